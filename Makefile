@@ -9,8 +9,10 @@ REVISION ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 PREFIX   ?= /usr/local
 DESTDIR  ?=
 FUZZTIME ?= 1m
-# Further flags of go test, for example: make integration TESTFLAGS='-run TestShim -v'
+# Further flags of go test in "make unit".
 TESTFLAGS ?=
+# Further flags of integration/runner, for example: make integration RUNFLAGS='--run ^TestShim --verbose'
+RUNFLAGS ?=
 # Go's database of vulnerabilities, or a mirror of it.
 VULNDB ?= https://vuln.go.dev
 # Flags of the bench, see integration/bench/README.md.
@@ -20,19 +22,25 @@ CHAOSFLAGS ?=
 # Flags of the fuzzer of restores: -fuzz-for, -fuzz-seed, -fuzz-corpus.
 FUZZFLAGS ?=
 
+# Without cgo and paths of this machine, for programs, tests and checks alike: a dependency is then compiled once, and not once for each.
+export CGO_ENABLED = 0
+export GOFLAGS     = -trimpath
+
 GO       := go
-BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)"
+comma    := ,
+BUILD    := $(GO) build -ldflags "-s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)"
 BINARIES := containerd-shim-cryo-v1 cryo
 # The helper opens NVIDIA's libraries at run time, and so needs cgo, glibc, and functions that are bound when they are called.
 KEEPER   := cryo-gpu-keeper
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
-BUILDCGO := CGO_ENABLED=1 $(GO) build -trimpath -ldflags "-s -w -extldflags=-Wl,-z,lazy -X main.version=$(VERSION) -X main.revision=$(REVISION)"
+BUILDCGO := CGO_ENABLED=1 $(GO) build -ldflags "-s -w -extldflags=-Wl,-z,lazy -X main.version=$(VERSION) -X main.revision=$(REVISION)"
 QUIETLY  := 2> >(grep -v '^go: downloading' >&2)
-PACKAGES := libseccomp-dev pkg-config gcc libc6-dev iproute2 iptables nftables zstd skopeo jq patchelf busybox-static tar ca-certificates
-# What tests need beyond that.
-test integration: PACKAGES += curl redis-tools rpm
-kubernetes-test: PACKAGES += redis-tools
-UNIT      = $(shell $(GO) list ./... | grep -vE '/integration(/kubernetes)?$$')
+# What the demo needs, and what tests and packages need beyond that.
+FEW      := libseccomp-dev pkg-config gcc libc6-dev iproute2 iptables nftables patchelf busybox-static tar ca-certificates
+PACKAGES := $(FEW) zstd skopeo jq curl redis-tools rpm
+demo: PACKAGES := $(FEW)
+PURE      = $(shell $(GO) list ./... | grep -v '/$(KEEPER)$$')
+UNIT      = $(filter-out %/integration %/integration/kubernetes,$(PURE))
 
 .PHONY: help
 help: ## list the targets
@@ -64,8 +72,8 @@ programs: ## build cryo and its shim alone, into bin/
 	@for name in $(BINARIES); do $(BUILD) -o bin/$$name ./cmd/$$name $(QUIETLY); done
 
 .PHONY: workload
-workload: ## build the program that runs in test containers into bin/tools/
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/tools/workload ./integration/workload $(QUIETLY)
+workload: ## build the program that runs in test containers, and one that uses shim/cryo as a platform does, into bin/tools/
+	@for name in workload platform; do $(GO) build -ldflags "-s -w" -o bin/tools/$$name ./integration/$$name $(QUIETLY); done
 
 # Never for use: each lacks one of the two ways by which a hostile snapshot is stopped, or both, so that tests see what the other one stops.
 .PHONY: weakened
@@ -76,21 +84,50 @@ weakened: ## build programs without the review of CRIU's images, without confine
 		$(BUILD) -tags unreviewed,unconfined -o bin/unprotected/$$name ./cmd/$$name $(QUIETLY); \
 	done
 
-# Each tool is a file of its own, so that a target builds only those that it runs. tools.go names their packages.
-TOOLS      = $(addprefix bin/tools/,$(notdir $(shell sed -n 's/^\t_ "\(.*\)"$$/\1/p' integration/tools/tools.go)))
-DEMO_TOOLS = $(addprefix bin/tools/,containerd ctr runc registry)
+.PHONY: previous
+previous: ## build programs that speak the version before of the protocol between cryo and its shim, for tests of upgrades, into bin/previous/
+	@for name in $(BINARIES); do $(BUILD) -tags previous -o bin/previous/$$name ./cmd/$$name $(QUIETLY); done
+
+# Which tools a target runs; tools.go names the packages of all. Those of one target are built together, so that what they share is compiled once.
+ALL_TOOLS = $(notdir $(shell sed -n 's/^\t_ "\(.*\)"$$/\1/p' integration/tools/tools.go))
+TOOLS     = $(ALL_TOOLS)
+PINNED_BY = $(addprefix integration/tools/,go.mod go.sum tools.go)
+demo: TOOLS = containerd ctr runc registry
+test kubernetes-test: TOOLS = containerd containerd-shim-runc-v2 ctr runc registry oras
 
 .PHONY: tools
-tools: $(TOOLS) ## build the pinned containerd, runc, registry and others into bin/tools/
+tools: ## build the pinned containerd, runc, registry and others into bin/tools/
+	@$(if $(filter runc,$(TOOLS)),$(MAKE) --no-print-directory bin/tools/runc)
+	@packages=(); \
+	for tool in $(filter-out runc,$(TOOLS)); do \
+		for source in $(PINNED_BY); do \
+			if ! [ bin/tools/$$tool -nt $$source ]; then packages+=($$(sed -n "s|^\t_ \"\(.*/$$tool\)\"$$|\1|p" integration/tools/tools.go)); break; fi; \
+		done; \
+	done; \
+	if [ "$${#packages[@]}" -gt 0 ]; then \
+		echo "building the pinned $${packages[*]##*/}"; \
+		mkdir -p bin/tools; \
+		cd integration/tools; \
+		$(GO) build -ldflags "-s -w" -o ../../bin/tools/ "$${packages[@]}" $(QUIETLY); \
+		cd ../../bin/tools; touch "$${packages[@]##*/}"; \
+	fi
 
-# runc needs cgo for libseccomp; the rest is static.
-bin/tools/%: integration/tools/go.mod integration/tools/go.sum integration/tools/tools.go
-	@echo "building the pinned $*"
-	@mkdir -p bin/tools
-	@cd integration/tools; \
-	package=$$(sed -n 's|^\t_ "\(.*/$*\)"$$|\1|p' tools.go); \
-	CGO_ENABLED=$(if $(filter runc,$*),1,0) $(GO) build -trimpath -ldflags "-s -w" $(if $(filter runc,$*),-tags seccomp) -o ../../$@ $$package $(QUIETLY)
+# It needs cgo for libseccomp; the others are static.
+bin/tools/runc: $(PINNED_BY)
+	@echo "building the pinned runc"
+	@cd integration/tools; CGO_ENABLED=1 $(GO) build -ldflags "-s -w" -tags seccomp -o ../../$@ github.com/opencontainers/runc $(QUIETLY)
 	@touch $@
+
+# Single tools, for targets that run one.
+bin/tools/%: $(PINNED_BY)
+	@$(MAKE) --no-print-directory tools TOOLS=$*
+
+# Packages are installed while what needs none of them is built.
+define install_and_build
+	@$(MAKE) --no-print-directory deps PACKAGES="$(PACKAGES)" & deps=$$!; \
+	$(MAKE) --no-print-directory tools TOOLS="$(filter-out runc,$(TOOLS))"; $(MAKE) --no-print-directory programs workload; wait $$deps
+	@$(MAKE) --no-print-directory tools TOOLS="$(TOOLS)"
+endef
 
 .PHONY: preload
 preload: bin/libcryo-gpu.so ## build the library that programs in containers with GPUs load, into bin/
@@ -111,26 +148,53 @@ bin/fakecuda/.built: $(wildcard integration/fakecuda/*.[ch])
 	@cd integration/fakecuda; \
 	out=../../bin/fakecuda; \
 	flags='-std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-format-truncation -fvisibility=hidden -fPIC -pthread'; \
-	gcc $$flags -shared -Wl,-soname,libcuda.so.1 -o $$out/libcuda.so.1 driver.c context.c local.c stream.c copy.c memory.c virtual.c saved.c residue.c names.c directory.c text.c orders.c outside.c; \
+	gcc $$flags -shared -Wl,-soname,libcuda.so.1 -o $$out/libcuda.so.1 driver.c context.c local.c stream.c copy.c ipc.c memory.c virtual.c saved.c residue.c kernel.c names.c directory.c text.c orders.c outside.c; \
 	gcc $$flags -shared -Wl,-soname,libnvidia-ml.so.1 -o $$out/libnvidia-ml.so.1 nvml.c directory.c text.c; \
-	gcc $$flags -o $$out/program/fakeapp fakeapp.c devices.c calls.c storm.c graphs.c -L$$out -l:libcuda.so.1 -Wl,--dynamic-linker=/fake/ld.so -Wl,-rpath,/fake:/usr/lib64:/usr/lib; \
+	gcc $$flags -o $$out/program/fakeapp fakeapp.c children.c devices.c mapped.c shared.c calls.c storm.c graphs.c -L$$out -l:libcuda.so.1 -Wl,--dynamic-linker=/fake/ld.so -Wl,-rpath,/fake:/usr/lib64:/usr/lib; \
 	cp -L "$$(gcc -print-file-name=libc.so.6)" $$out/program/libc.so.6; \
 	cp -L "$$(ldd $$out/libcuda.so.1 | grep -o '/[^ ]*/ld-linux[^ ]*')" $$out/program/ld.so
 	@touch $@
 
 .PHONY: test
-test: deps unit integration ## run the unit tests and the integration tests
+test: ## run the tests that everybody runs: the unit tests, and the first tier of the integration tests (as root)
+	$(install_and_build)
+	@$(MAKE) --no-print-directory unit build
+	@$(GO) run ./integration/runner --tier first --retry $(RUNFLAGS)
 
+.PHONY: test-all
+test-all: ## run all other tests: the second tier of the integration tests, Kubernetes, fuzzing and chaos (as root)
+	@$(MAKE) --no-print-directory programs-roots
+	@$(MAKE) --no-print-directory integration RUNFLAGS='--tier second $(RUNFLAGS)'
+	@$(MAKE) --no-print-directory kubernetes-test
+	@$(MAKE) --no-print-directory fuzz FUZZTIME=3000x
+	@$(MAKE) --no-print-directory chaos CHAOSFLAGS='$(or $(CHAOSFLAGS),--seed 1 --for 6m)'
+
+# Many tests wait for most of their time, so that more run than there are cores. "make lint" vets.
 .PHONY: unit
 unit: fakecuda preload ## run the unit tests
-	@$(GO) test $(TESTFLAGS) $(UNIT)
+	@$(GO) test -vet=off -p $$((2 * $$(nproc))) $(TESTFLAGS) $(UNIT)
+	@CGO_ENABLED=1 $(GO) test -vet=off $(TESTFLAGS) ./cmd/$(KEEPER)
 	@cd integration/forgetful; $(GO) test $(TESTFLAGS) .
 
-# Real daemons on a busy machine: one test that failed is run once more, by itself. Both runs are printed, and the last lines name it; a test that fails
-# twice, a panic, or something left behind is a failure. The number is 2 since gotestsum counts a part of a test and the test as two.
+# Root file systems of Debian 13 with programs that users run, whichever Debian this is. The larger half is for make test-all, too.
+SERVERS = redis-server valkey-server memcached postgresql nginx-light nats-server etcd-server etcd-client nodejs gunicorn sqlite3 python3 supervisor cron tmux curl procps
+LARGE   = rabbitmq-server tomcat10 openjdk-21-jre-headless ffmpeg chromium-headless-shell curl procps
+
+.PHONY: programs-roots
+programs-roots: PACKAGES += mmdebstrap
+programs-roots: deps bin/programs/servers.tar bin/programs/large.tar ## make root file systems of Debian's packages for TestPrograms, into bin/programs/ (2 GB)
+
+bin/programs/servers.tar: INCLUDE = $(SERVERS)
+bin/programs/large.tar: INCLUDE = $(LARGE)
+bin/programs/%.tar:
+	@mkdir -p bin/programs
+	@mmdebstrap --quiet --format=tar --variant=minbase --mode=root --skip=check/empty --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
+		--include=$(subst $() ,$(comma),$(strip $(INCLUDE))) trixie $@.new
+	@mv $@.new $@
+
 .PHONY: integration
-integration: deps build weakened tools fakecuda packages ## run the integration tests: real containerds, runc, CRIU and registries (as root)
-	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration -- -count=1 -timeout 70m $(TESTFLAGS)
+integration: deps build weakened previous tools fakecuda packages ## run both tiers of the integration tests: real containerds, runc, CRIU and registries (as root)
+	@$(GO) run ./integration/runner $(RUNFLAGS)
 
 # Kubernetes' own components, built of the module in integration/kubernetes/tools: several minutes of both cores at first, seconds afterwards.
 KUBERNETES = integration/kubernetes/tools
@@ -141,7 +205,7 @@ CNI        = host-local bridge loopback portmap
 .PHONY: kubernetes
 kubernetes: bin/kubernetes/components bin/kubernetes/critest $(addprefix bin/kubernetes/cni/,$(CNI)) ## build the pinned Kubernetes, etcd, CNI plugins and critest into bin/kubernetes/
 	@for name in $(COMPONENTS); do ln -sf components bin/kubernetes/$$name; done
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/kubernetes/standin ./integration/kubernetes/standin $(QUIETLY)
+	@$(GO) build -ldflags "-s -w" -o bin/kubernetes/standin ./integration/kubernetes/standin $(QUIETLY)
 
 bin/kubernetes/components: $(PINNED) $(KUBERNETES)/components/main.go
 	@echo "building the pinned Kubernetes"
@@ -149,46 +213,48 @@ bin/kubernetes/components: $(PINNED) $(KUBERNETES)/components/main.go
 	version=$$($(GO) list -m -f '{{.Version}}' k8s.io/kubernetes); \
 	minor=$${version#v1.}; \
 	v=k8s.io/component-base/version; \
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X $$v.gitVersion=$$version -X $$v.gitMajor=1 -X $$v.gitMinor=$${minor%%.*}" -o ../../../$@ ./components $(QUIETLY)
+	$(GO) build -ldflags "-s -w -X $$v.gitVersion=$$version -X $$v.gitMajor=1 -X $$v.gitMinor=$${minor%%.*}" -o ../../../$@ ./components $(QUIETLY)
 	@touch $@
 
 # It is a test of its package, which has nothing else.
 bin/kubernetes/critest: $(PINNED)
 	@echo "building the pinned critest"
-	@cd $(KUBERNETES); CGO_ENABLED=0 $(GO) test -c -trimpath -ldflags "-s -w" -o ../../../$@ sigs.k8s.io/cri-tools/cmd/critest $(QUIETLY)
+	@cd $(KUBERNETES); $(GO) test -c -ldflags "-s -w" -o ../../../$@ sigs.k8s.io/cri-tools/cmd/critest $(QUIETLY)
 	@touch $@
 
 bin/kubernetes/crictl: $(PINNED)
-	@cd $(KUBERNETES); CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../../$@ sigs.k8s.io/cri-tools/cmd/crictl $(QUIETLY)
+	@cd $(KUBERNETES); $(GO) build -ldflags "-s -w" -o ../../../$@ sigs.k8s.io/cri-tools/cmd/crictl $(QUIETLY)
 	@touch $@
 
 bin/kubernetes/cni/%: $(PINNED)
 	@cd $(KUBERNETES); \
 	package=$$(sed -n 's|^\t_ "\(.*/$*\)"$$|\1|p' tools.go); \
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../../$@ $$package $(QUIETLY)
+	$(GO) build -ldflags "-s -w" -o ../../../$@ $$package $(QUIETLY)
 	@touch $@
 
 .PHONY: kubernetes-test
-kubernetes-test: deps build fakecuda kubernetes bin/tools/containerd bin/tools/containerd-shim-runc-v2 bin/tools/ctr bin/tools/runc bin/tools/registry bin/tools/gotestsum ## run the tests under Kubernetes' own components, two nodes and a registry on this machine (as root)
-	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration/kubernetes -- -count=1 -timeout 30m $(TESTFLAGS)
+kubernetes-test: deps build fakecuda kubernetes tools ## run the tests under Kubernetes' own components, two nodes and a registry on this machine (as root)
+	@$(GO) test ./integration/kubernetes -count=1 -timeout 30m -v $(TESTFLAGS) | grep -v '^=== '
 
 .PHONY: kubernetes-bench
-kubernetes-bench: deps build kubernetes $(addprefix bin/tools/,containerd containerd-shim-runc-v2 ctr runc registry) ## measure a Deployment scaled from nothing, started and restored; CRYO_SCALE=PODS,MIB
+kubernetes-bench: deps build kubernetes tools ## measure a Deployment scaled from nothing, started and restored; CRYO_SCALE=PODS,MIB
 	@$(GO) test ./integration/kubernetes -count=1 -timeout 60m -run '^$$' -bench Scale -benchtime 1x
 
 .PHONY: lint
 lint: bin/tools/staticcheck ## check formatting, go vet, staticcheck and the syntax of scripts
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "gofmt: $$unformatted"; exit 1; fi
-	$(GO) vet ./...
-	bin/tools/staticcheck ./...
+	@$(GO) vet $(PURE)
+	@CGO_ENABLED=1 $(GO) vet ./cmd/$(KEEPER)
+	@bin/tools/staticcheck $(PURE)
+	@CGO_ENABLED=1 bin/tools/staticcheck ./cmd/$(KEEPER)
 	@for script in $$(git grep -lE '^#!.*\bbash$$'); do bash -n "$$script"; done
 	@for script in $$(git ls-files '*.sh'); do sh -n "$$script"; done
 
 # By the source, which tells what is called: by a program without symbols, whatever its modules have counts.
 .PHONY: vulncheck
 vulncheck: bin/tools/govulncheck ## look for known vulnerabilities in what cryo calls, the standard library included; asks VULNDB (https://vuln.go.dev)
-	bin/tools/govulncheck -db $(VULNDB) ./cmd/...
+	CGO_ENABLED=1 bin/tools/govulncheck -db $(VULNDB) ./cmd/...
 
 # What a program was built of, it says itself: the list must have every module of that. libcryo-gpu.so has no code of others.
 .PHONY: sbom
@@ -212,16 +278,13 @@ fuzz: ## run every fuzz target for FUZZTIME (1m)
 	done
 
 .PHONY: demo
-demo: deps programs workload $(DEMO_TOOLS) ## snapshot a container on one host and restore it on another, with private containerds
+demo: ## snapshot a container on one host and restore it on another, with private containerds
+	$(install_and_build)
 	@$(GO) run ./integration/demo
-
-.PHONY: predump-vm
-predump-vm: build tools fakecuda ## run the tests of pre-dumps under Debian's kernel in an emulated machine, see integration/softdirty/README.md
-	@integration/softdirty/run
 
 .PHONY: bench
 bench: deps build tools ## measure cryo beside stock containerd and CRIU; for example: make bench BENCHFLAGS='--full --json full.json'
-	@$(GO) build -trimpath -o bin/bench/bench ./integration/bench $(QUIETLY)
+	@$(GO) build -o bin/bench/bench ./integration/bench $(QUIETLY)
 	@bin/bench/bench $(BENCHFLAGS)
 
 .PHONY: bench-bundle
@@ -231,11 +294,11 @@ bench-bundle: deps build tools ## pack what integration/bench/run needs on a mac
 # A module of its own: what it needs is not the product's.
 .PHONY: forgetful
 forgetful: ## build the disk whose power "make chaos" cuts into bin/tools/
-	@cd integration/forgetful; CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/tools/forgetful . $(QUIETLY)
+	@cd integration/forgetful; $(GO) build -ldflags "-s -w" -o ../../bin/tools/forgetful . $(QUIETLY)
 
 .PHONY: chaos
 chaos: deps build tools fakecuda forgetful ## break cryo at random and look whether anything was lost; for example: make chaos CHAOSFLAGS='--seed 7 --for 1h'
-	@$(GO) build -trimpath -o bin/chaos/chaos ./integration/chaos $(QUIETLY)
+	@$(GO) build -o bin/chaos/chaos ./integration/chaos $(QUIETLY)
 	@bin/chaos/chaos $(CHAOSFLAGS)
 
 .PHONY: fuzz-restore
@@ -260,7 +323,11 @@ install: build man ## install cryo, the shim and the GPU helper below DESTDIR/PR
 	bin/cryo completion zsh >$$d/zsh/site-functions/_cryo; \
 	bin/cryo completion fish >$$d/fish/vendor_completions.d/cryo.fish; \
 	install -D -m 0644 -t $$d/man/man1 bin/man/*.1; \
-	install -D -m 0644 -t $$d/doc/cryo LICENSE CHANGELOG.md
+	install -D -m 0644 -t $$d/doc/cryo LICENSE CHANGELOG.md; \
+	for file in $$(find contrib -mindepth 2 -type f ! -path 'contrib/packages/*' | sort); do \
+		if [ -x $$file ]; then mode=0755; else mode=0644; fi; \
+		install -D -m $$mode $$file $$d/cryo/$$file; \
+	done
 
 .PHONY: man
 man: ## write the manual, from the commands, into bin/man/

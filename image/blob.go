@@ -11,13 +11,13 @@ import (
 type BlobStore interface {
 	// Fetch opens a blob. The reader verifies what it reads.
 	Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error)
-	// Exists says whether the store holds the blob.
+	// Exists reports whether the store holds the blob.
 	Exists(ctx context.Context, d ocispec.Descriptor) (bool, error)
 	// Create starts a blob whose digest and size are not known yet.
 	Create(ctx context.Context) (BlobWriter, error)
 }
 
-// BlobWriter is a blob that is being written; nobody sees it before Commit.
+// BlobWriter is a blob that is being written; it is not seen before Commit.
 type BlobWriter interface {
 	io.Writer
 	// Commit stores the blob under its digest; a blob that is there already is kept. It is durable, at the latest, when a manifest

@@ -20,7 +20,7 @@ var (
 )
 
 // blobReader reads a blob that is exactly as long as its descriptor says and, at its end, has the descriptor's digest.
-// The error of the last Read is a [*DamagedError] where that is not so.
+// The error of the last Read is an error of kind DataLoss where that is not so.
 type blobReader struct {
 	ctx  context.Context
 	part string
@@ -35,7 +35,7 @@ type blobReader struct {
 
 func openBlob(ctx context.Context, src Fetcher, part string, d ocispec.Descriptor) (*blobReader, error) {
 	if !validDigest(d.Digest) || d.Size < 0 {
-		return nil, &DamagedError{Part: part, Digest: d.Digest, Err: errors.New("its descriptor is not valid")}
+		return nil, damaged(part, d.Digest, errors.New("its descriptor is not valid"))
 	}
 	rc, err := src.Fetch(ctx, d)
 	if err != nil {
@@ -75,7 +75,7 @@ func (b *blobReader) read(p []byte) (int, error) {
 	}
 }
 
-// end says whether nothing follows and the digest is right.
+// end returns an error unless nothing follows and the digest is right.
 func (b *blobReader) end() error {
 	var one [1]byte
 	switch n, err := io.ReadFull(b.rc, one[:]); {
@@ -123,13 +123,13 @@ func (b *blobReader) failed() error {
 func (b *blobReader) Close() error { return b.rc.Close() }
 
 func (b *blobReader) damaged(err error) error {
-	return &DamagedError{Part: b.part, Digest: b.desc.Digest, Err: err}
+	return damaged(b.part, b.desc.Digest, err)
 }
 
 // readBlob reads a whole blob of at most limit bytes.
 func readBlob(ctx context.Context, src Fetcher, part string, d ocispec.Descriptor, limit int64) ([]byte, error) {
 	if d.Size > limit {
-		return nil, &DamagedError{Part: part, Digest: d.Digest, Err: fmt.Errorf("it has %d bytes, more than %d", d.Size, limit)}
+		return nil, damaged(part, d.Digest, fmt.Errorf("it has %d bytes, more than %d", d.Size, limit))
 	}
 	b, err := openBlob(ctx, src, part, d)
 	if err != nil {
@@ -139,7 +139,7 @@ func readBlob(ctx context.Context, src Fetcher, part string, d ocispec.Descripto
 	return io.ReadAll(b)
 }
 
-// validDigest says whether a digest is of the one algorithm the format has.
+// validDigest reports whether a digest is of the one algorithm the format has.
 func validDigest(d digest.Digest) bool {
 	return d.Validate() == nil && d.Algorithm() == digest.SHA256
 }

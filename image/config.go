@@ -121,5 +121,5 @@ type Timings struct {
 }
 
 // Progress is told how far a long operation is: bytes done of total (0: not known), what is a short constant
-// such as "pack", "push" or "pull". It may be called from several goroutines at once and must be fast. Nil: nobody listens.
+// such as "pack", "push" or "pull". It may be called from several goroutines at once and must be fast. Nil: it is not reported.
 type Progress func(what string, done, total int64)

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/cryo-project/cryo/image/spec/boundjson"
 )
 
 // Limits of what a config lists. A config of 16 MiB may list millions of things that have no length, and each costs memory.
@@ -12,24 +14,26 @@ const (
 	maxDevices = 4096 // nodes, rules for them, CDI devices
 	// maxNamespaces is more than there are kinds.
 	maxNamespaces = 64
-	// maxValues is more than the processes make whose images a snapshot may have.
-	maxValues = 1 << 19
-	// What the runtime specification has of that.
-	maxSpec       = 2 << 20 // bytes
-	maxSpecValues = 1 << 17
-	// maxParts bounds the names on the paths of all mounts: whoever restores makes a directory of each that is not there.
+	maxSpec       = 2 << 20 // bytes of the runtime specification
+	// maxParts bounds the names on the paths of all mounts: a restore makes a directory of each that is not there.
 	maxParts = 1 << 14
 	// maxText bounds the names of a container, of its image, and of what ran it, bytes.
 	maxText = 4 << 10
 )
 
-// checkNumbers says whether a config, of which JSON has no more than maxValues, lists more than a reader takes.
+// The limits of a config, which has more values than the processes make whose images a snapshot may have, and of the runtime specification in it.
+var (
+	configLimits = boundjson.Limits{Bytes: maxConfig, Values: 1 << 19, Depth: 64}
+	specLimits   = boundjson.Limits{Values: 1 << 17, Depth: 64}
+)
+
+// checkNumbers returns an error if a config within its limits lists more than a reader takes.
 func (c *Config) checkNumbers() error {
 	if n := len(c.Spec); n > maxSpec {
 		return fmt.Errorf("its runtime specification has %d bytes, more than %d", n, maxSpec)
 	}
-	if n := countValues(c.Spec); n > maxSpecValues {
-		return fmt.Errorf("the %d values of its runtime specification are more than %d", n, maxSpecValues)
+	if err := specLimits.Check(c.Spec); err != nil {
+		return fmt.Errorf("its runtime specification: %w", err)
 	}
 	var spec struct {
 		Mounts []struct{ Destination string }
@@ -72,20 +76,4 @@ func (c *Config) checkNumbers() error {
 		}
 	}
 	return nil
-}
-
-// countValues counts the commas and opening brackets of JSON: there is no value without one, but the first.
-func countValues(b []byte) (n int) {
-	text := false
-	for i := 0; i < len(b); i++ {
-		switch c := b[i]; {
-		case c == '"':
-			text = !text
-		case text && c == '\\':
-			i++
-		case !text && (c == ',' || c == '{' || c == '['):
-			n++
-		}
-	}
-	return n
 }

@@ -1,10 +1,11 @@
 package image
 
 import (
-	"errors"
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/containerd/errdefs"
 )
 
 func TestConfigNumbersAreBounded(t *testing.T) {
@@ -38,7 +39,7 @@ func TestConfigNumbersAreBounded(t *testing.T) {
 				}
 				return
 			}
-			if !errors.As(err, new(*DamagedError)) || !strings.Contains(err.Error(), c.want) {
+			if !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got %v, want damage that names %s", err, c.want)
 			}
 		})

@@ -74,7 +74,7 @@ func writeCRIUFile(tw *tar.Writer, dir, name string) error {
 	return nil
 }
 
-// badCRIUName says what is wrong with the name of an image.
+// badCRIUName returns what is wrong with the name of an image.
 func badCRIUName(name string) string {
 	switch {
 	case name == "" || len(name) > 255:

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -18,12 +19,25 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// packedSample is a snapshot with every kind of layer, raw and compressed frames.
+// sample is what packSample returned first, whose blobs no test changes in place.
+var sample struct {
+	once       sync.Once
+	store      *memoryStore
+	descriptor ocispec.Descriptor
+}
+
+// packedSample returns a snapshot with every kind of layer, raw and compressed frames, in a store of the test's own.
 func packedSample(t testing.TB) (*memoryStore, ocispec.Descriptor) {
+	t.Helper()
+	sample.once.Do(func() { sample.store, sample.descriptor = packSample(t) })
+	return sample.store.clone(), sample.descriptor
+}
+
+func packSample(t testing.TB) (*memoryStore, ocispec.Descriptor) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(3, 3))
 	f := fakeImages{
-		maps:  map[string]memory{"pagemap-1.img": randomMemory(r, 1<<30, 700), "pagemap-2.img": randomMemory(r, 1<<40, 300)},
+		maps:  map[string]memory{"pagemap-1.img": randomMemory(r, 1<<30, 600), "pagemap-2.img": randomMemory(r, 1<<40, 200)},
 		other: map[string][]byte{"inventory.img": []byte("inventory"), "files.img": make([]byte, 5000)},
 	}
 	src := testSource(f.write(t))
@@ -60,6 +74,7 @@ func hinted(err error) bool {
 }
 
 func TestDamage(t *testing.T) {
+	t.Parallel()
 	store, d := packedSample(t)
 	want, err := readAll(t, store, d)
 	if err != nil {
@@ -93,8 +108,8 @@ func TestDamage(t *testing.T) {
 					t.Errorf("%s: reading gives %v", what, err)
 				}
 			}
-			positions := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, int(part.Size) / 2, int(part.Size) - 1}
-			for range 20 {
+			positions := []int{0, 1, 3, 4, 7, 8, int(part.Size) / 2, int(part.Size) - 1}
+			for range 3 {
 				positions = append(positions, r.IntN(int(part.Size)))
 			}
 			for _, at := range positions {
@@ -110,6 +125,7 @@ func TestDamage(t *testing.T) {
 }
 
 func TestMissingBlob(t *testing.T) {
+	t.Parallel()
 	store, d := packedSample(t)
 	for missing := range store.blobs {
 		bad := store.clone()

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,7 @@ type DeviceIntake struct {
 	takers  sync.WaitGroup              // of windows
 }
 
-// deviceSegment is the most that a segment of device memory covers, bytes: who sends it keeps to its order within that (package
+// deviceSegment is the most that a segment of device memory covers, bytes: the sender keeps to its order within that (package
 // runtime/gpu/ring), so that several segments can be hashed at once.
 const deviceSegment = segment.DefaultSize
 
@@ -38,13 +39,14 @@ type deviceWindow struct {
 	parts chan devicePart
 }
 
-// deviceParts is how many parts of a window may wait to be copied: more than who sends has room for (package runtime/gpu/ring).
+// deviceParts is how many parts of a window may wait to be copied: more than the sender has room for (package runtime/gpu/ring).
 const deviceParts = 64
 
 // devicePart is memory of one window.
 type devicePart struct {
 	addr    uint64
-	data    []byte
+	bytes   int64
+	data    []byte // nil: all of it is zero
 	release func()
 }
 
@@ -98,14 +100,23 @@ func (d *DeviceIntake) Take(piece int, offset int64, data []byte, release func()
 	if err := d.in.failure(); err != nil {
 		return err
 	}
-	err := d.take(piece, offset, data, release)
+	err := d.take(piece, offset, int64(len(data)), data, release)
 	d.in.failed(err)
 	return err
 }
 
-func (d *DeviceIntake) take(piece int, offset int64, data []byte, release func()) error {
-	n := int64(len(data))
-	if piece < 0 || piece >= len(d.pieces) || offset < 0 || offset > d.pieces[piece].Size || n > d.pieces[piece].Size-offset || n%d.in.pageSize != 0 {
+// Zero is Take of so many bytes that are zero.
+func (d *DeviceIntake) Zero(piece int, offset, n int64) error {
+	if err := d.in.failure(); err != nil {
+		return err
+	}
+	err := d.take(piece, offset, n, nil, func() {})
+	d.in.failed(err)
+	return err
+}
+
+func (d *DeviceIntake) take(piece int, offset, n int64, data []byte, release func()) error {
+	if piece < 0 || piece >= len(d.pieces) || offset < 0 || offset > d.pieces[piece].Size || n < 0 || n > d.pieces[piece].Size-offset || n%d.in.pageSize != 0 {
 		return fmt.Errorf("take in device memory: %d bytes from %d on of piece %d: %w", n, offset, piece, errdefs.ErrInvalidArgument)
 	}
 	p := d.pieces[piece]
@@ -123,8 +134,8 @@ func (d *DeviceIntake) take(piece int, offset int64, data []byte, release func()
 		}
 	}
 	defer released()
-	for len(data) > 0 {
-		n := p.within(offset, int64(len(data)))
+	for end := offset + n; offset < end; {
+		n := p.within(offset, end-offset)
 		key := p.window(offset)
 		w := d.windows[key]
 		if w.parts == nil {
@@ -134,13 +145,17 @@ func (d *DeviceIntake) take(piece int, offset int64, data []byte, release func()
 			d.takers.Go(func() { d.copy(stream, w.parts) })
 		}
 		parts.Add(1)
-		w.parts <- devicePart{addr: p.Address + uint64(offset), data: data[:n], release: released}
+		part := devicePart{addr: p.Address + uint64(offset), bytes: n, release: released}
+		if data != nil {
+			part.data, data = data[:n], data[n:]
+		}
+		w.parts <- part
 		w.next += n
 		if w.left -= n; w.left == 0 {
 			close(w.parts)
 			delete(d.windows, key)
 		}
-		offset, data = offset+n, data[n:]
+		offset += n
 	}
 	return nil
 }
@@ -149,7 +164,7 @@ func (d *DeviceIntake) take(piece int, offset int64, data []byte, release func()
 func (d *DeviceIntake) copy(s *intakeStream, parts <-chan devicePart) {
 	for p := range parts {
 		if d.in.failure() == nil {
-			d.in.failed(s.add(p.addr, uint64(int64(len(p.data))/d.in.pageSize), bytes.NewReader(p.data)))
+			d.in.failed(s.add(p.addr, uint64(p.bytes/d.in.pageSize), p.reader()))
 		}
 		if s.end%index.MaxFrame == 0 {
 			s.endPiece() // its turn may be long in coming
@@ -157,6 +172,14 @@ func (d *DeviceIntake) copy(s *intakeStream, parts <-chan devicePart) {
 		p.release()
 	}
 	s.finish()
+}
+
+// reader returns the part's bytes, or nil where they are zero.
+func (p devicePart) reader() io.Reader {
+	if p.data == nil {
+		return nil
+	}
+	return bytes.NewReader(p.data)
 }
 
 // ended waits until all that has come is copied. No more may come.
@@ -192,7 +215,7 @@ func (d *DeviceIntake) Dumped() {
 // Hurry is that of an [Intake].
 func (d *DeviceIntake) Hurry() { d.in.hurry() }
 
-// End says that everything has come. It waits until all is copied, not until it is stored; [Pack] does.
+// End ends the intake: no more device memory comes. It waits until all of it is copied. [Pack] waits until all of it is stored.
 func (d *DeviceIntake) End() error {
 	d.ended()
 	return d.in.End()
@@ -205,7 +228,7 @@ func (d *DeviceIntake) Close() {
 	d.in.Close()
 }
 
-// devicePieces gives the pieces of all processes, in the order of the config.
+// devicePieces returns the pieces of all processes, in the order of the config.
 func devicePieces(g *GPU) (all []devicePiece) {
 	if g == nil {
 		return nil

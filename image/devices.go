@@ -74,7 +74,7 @@ func (d *Devices) Part(piece int, offset, length int64) (needs DevicePart) {
 	return needs
 }
 
-// There tells whether all of it can be read without waiting for segments to arrive.
+// There reports whether all of it can be read without waiting for segments to arrive.
 func (p DevicePart) There() bool {
 	for _, n := range p {
 		if !n.segment.There(n.end) {
@@ -90,7 +90,7 @@ type DevicesReader struct {
 	r *PagesReader
 }
 
-// Reader gives what one goroutine reads with; it takes some MiB.
+// Reader returns what one goroutine reads with; it takes some MiB.
 func (d *Devices) Reader() (*DevicesReader, error) {
 	r, err := d.pages.Reader()
 	if err != nil {
@@ -105,7 +105,7 @@ func (r *DevicesReader) Close() { r.r.Close() }
 // Read fills dst with what a piece, by its number, holds from offset on, verified. It gives false, and leaves dst as it is, where
 // that is nothing but zeros. It is quickest, and reads nothing twice, where the address of the piece, offset and the length of
 // dst are multiples of 1 MiB. What is not in the piece gives an error of kind InvalidArgument, what does not verify one of
-// kind DataLoss, a segment that is cut short a [*DamagedError]; dst is of no use then.
+// kind DataLoss, as where a segment is cut short; dst is of no use then.
 func (r *DevicesReader) Read(piece int, offset int64, dst []byte) (bool, error) {
 	if piece < 0 || piece >= len(r.d.pieces) || offset < 0 || offset > r.d.pieces[piece].Size || int64(len(dst)) > r.d.pieces[piece].Size-offset {
 		return false, fmt.Errorf("read device memory: %d bytes from %d on of piece %d: %w", len(dst), offset, piece, errdefs.ErrInvalidArgument)
@@ -148,7 +148,7 @@ func (r *DevicesReader) fill(file, addr uint64, dst []byte) (bool, error) {
 	return true, nil
 }
 
-// between gives the frames of a file that have pages between two addresses, or around all that is between them, ascending.
+// between returns the frames of a file that have pages between two addresses, or around all that is between them, ascending.
 func (m *Pages) between(file, addr, end uint64) []int32 {
 	frames := m.frames[file]
 	first, _ := slices.BinarySearchFunc(frames, addr, func(i int32, addr uint64) int {
@@ -164,7 +164,7 @@ func (m *Pages) between(file, addr, end uint64) []int32 {
 	return frames[first:n]
 }
 
-// checkDevices says whether the device memory of an index is that of the pieces of a config.
+// checkDevices returns an error unless the device memory of an index is that of the pieces of a config.
 func checkDevices(x *index.Index, g *GPU) error {
 	maps := deviceMaps(g, x.PageSize)
 	frames := x.ByFile()

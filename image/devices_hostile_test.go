@@ -30,6 +30,7 @@ func packedDevices(t testing.TB) (*memoryStore, ocispec.Descriptor) {
 
 // TestForgedDevices: an index and a config that contradict each other about device memory are refused, whatever their digests.
 func TestForgedDevices(t *testing.T) {
+	t.Parallel()
 	sound, d := packedDevices(t)
 	pieces := func(c *Config) []GPUPiece { return c.GPU.Processes[0].Pieces }
 	for name, change := range map[string]func(*Config){
@@ -97,6 +98,7 @@ func TestUnknownEngine(t *testing.T) {
 
 // TestDevicesRefused: device memory that is not whole, or not in its order, makes no snapshot.
 func TestDevicesRefused(t *testing.T) {
+	t.Parallel()
 	ctx, dir := context.Background(), SampleImages(t)
 	gpu := twoGPUs()
 	gpu.Engine, gpu.Library = KeeperEngine, &GPULibrary{Digest: testLibrary}
@@ -108,14 +110,16 @@ func TestDevicesRefused(t *testing.T) {
 		options PackOptions
 		is      func(error) bool
 	}{
-		"not all":       {bytes: func(in *DeviceIntake) error { return in.Bytes(0, 0, data) }, is: errdefs.IsInternal},
-		"a gap":         {bytes: func(in *DeviceIntake) error { return in.Bytes(0, testPage, data[:testPage]) }, is: errdefs.IsInvalidArgument},
-		"half a page":   {bytes: func(in *DeviceIntake) error { return in.Bytes(0, 0, data[:100]) }, is: errdefs.IsInvalidArgument},
-		"no such piece": {bytes: func(in *DeviceIntake) error { return in.Bytes(2, 0, data) }, is: errdefs.IsInvalidArgument},
-		"no piece":      {bytes: func(in *DeviceIntake) error { return in.Bytes(-1, 0, data) }, is: errdefs.IsInvalidArgument},
-		"beyond it":     {bytes: func(in *DeviceIntake) error { return in.Bytes(0, testPage, data) }, is: errdefs.IsInvalidArgument},
-		"before it":     {bytes: func(in *DeviceIntake) error { return in.Bytes(0, -testPage, data) }, is: errdefs.IsInvalidArgument},
-		"twice":         {bytes: func(in *DeviceIntake) error { _ = in.Bytes(0, 0, data); return in.Bytes(0, 0, data) }, is: errdefs.IsInvalidArgument},
+		"not all":        {bytes: func(in *DeviceIntake) error { return in.Bytes(0, 0, data) }, is: errdefs.IsInternal},
+		"a gap":          {bytes: func(in *DeviceIntake) error { return in.Bytes(0, testPage, data[:testPage]) }, is: errdefs.IsInvalidArgument},
+		"half a page":    {bytes: func(in *DeviceIntake) error { return in.Bytes(0, 0, data[:100]) }, is: errdefs.IsInvalidArgument},
+		"no such piece":  {bytes: func(in *DeviceIntake) error { return in.Bytes(2, 0, data) }, is: errdefs.IsInvalidArgument},
+		"no piece":       {bytes: func(in *DeviceIntake) error { return in.Bytes(-1, 0, data) }, is: errdefs.IsInvalidArgument},
+		"beyond it":      {bytes: func(in *DeviceIntake) error { return in.Bytes(0, testPage, data) }, is: errdefs.IsInvalidArgument},
+		"zeros beyond":   {bytes: func(in *DeviceIntake) error { return in.Zero(0, 0, int64(len(data))+testPage) }, is: errdefs.IsInvalidArgument},
+		"less than none": {bytes: func(in *DeviceIntake) error { return in.Zero(0, testPage, -testPage) }, is: errdefs.IsInvalidArgument},
+		"before it":      {bytes: func(in *DeviceIntake) error { return in.Bytes(0, -testPage, data) }, is: errdefs.IsInvalidArgument},
+		"twice":          {bytes: func(in *DeviceIntake) error { _ = in.Bytes(0, 0, data); return in.Bytes(0, 0, data) }, is: errdefs.IsInvalidArgument},
 		"again": {bytes: func(in *DeviceIntake) error {
 			return errors.Join(in.Bytes(0, 0, data), in.Bytes(1, 0, data), in.Bytes(0, 0, data))
 		}, is: errdefs.IsInvalidArgument},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -31,11 +32,12 @@ func weights(r *rand.Rand, size int64) deviceMemory {
 
 // TestIncrementDevices: the second snapshot of weights that have not changed stores next to nothing, and of those that have, what has.
 func TestIncrementDevices(t *testing.T) {
-	const size = 3 << 20
+	t.Parallel()
+	const size = 2 << 20
 	o := PackOptions{SegmentSize: 2 << 20}
 	r := rand.New(rand.NewPCG(9, 9))
 	m, store := weights(r, size), newMemoryStore()
-	f := fakeImages{maps: map[string]memory{"pagemap-1.img": solid(r, 1<<30, 6)}}
+	f := fakeImages{maps: map[string]memory{"pagemap-1.img": solid(r, 1<<30, 3)}}
 	parent := mustPack(t, store, m.source(t, f.write(t), store, r, o), o)
 	all := stored(t, store, parent, nil)
 	for name, test := range map[string]struct {
@@ -43,7 +45,7 @@ func TestIncrementDevices(t *testing.T) {
 		most   int64 // bytes that are new
 	}{
 		"nothing":     {func() {}, 0},
-		"a page":      {func() { m.contents[1][2][2<<20] ^= 1 }, 1 << 20},
+		"a page":      {func() { m.contents[1][2][1<<20] ^= 1 }, 1 << 20},
 		"some frames": {func() { m.contents[9][0][0] ^= 1; m.contents[9][1][size-1] ^= 1 }, 2 << 20},
 		"host only":   {func() { f.maps["pagemap-1.img"][1<<30] = randomPage(r, 2) }, 1 << 20},
 		"a piece elsewhere": {func() {
@@ -51,15 +53,20 @@ func TestIncrementDevices(t *testing.T) {
 		}, 0},
 		"a piece on another GPU": {func() { m.gpu.Processes[1].Pieces[2].Device = "GPU-b" }, 0},
 		"memory that was on devices": {func() {
-			for at := 0; at < 3<<20; at += testPage {
+			for at := 0; at < size; at += testPage {
 				f.maps["pagemap-1.img"][1<<31+uint64(at)] = bytes.Clone(m.contents[1][0][at : at+testPage])
 			}
-		}, 3 << 20}, // a frame has one place only
+		}, size}, // a frame has one place only
 	} {
 		t.Run(name, func(t *testing.T) {
 			was, images := deviceMemory{gpu: m.gpu, contents: maps.Clone(m.contents)}, f
 			defer func() { m, f = was, images }()
-			m.gpu = weights(rand.New(rand.NewPCG(0, 0)), size).gpu
+			gpu := *was.gpu
+			gpu.Processes = slices.Clone(gpu.Processes)
+			for i := range gpu.Processes {
+				gpu.Processes[i].Pieces = slices.Clone(gpu.Processes[i].Pieces)
+			}
+			m.gpu = &gpu
 			f.maps = map[string]memory{"pagemap-1.img": maps.Clone(images.maps["pagemap-1.img"])}
 			for pid, pieces := range was.contents {
 				m.contents[pid] = nil
@@ -84,11 +91,12 @@ func TestIncrementDevices(t *testing.T) {
 
 // TestIncrementChainOfDevices: with parents of parents, pieces that grow, and all kept bit for bit.
 func TestIncrementChainOfDevices(t *testing.T) {
+	t.Parallel()
 	o := PackOptions{SegmentSize: 2 << 20}
 	r := rand.New(rand.NewPCG(10, 9))
-	m, store := weights(r, 3<<20), newMemoryStore()
+	m, store := weights(r, 2<<20), newMemoryStore()
 	f := fakeImages{maps: map[string]memory{"pagemap-1.img": solid(r, 1<<30, 3)}}
-	for range 5 {
+	for range 3 {
 		dir := f.write(t)
 		d := mustPack(t, store, m.source(t, dir, store, r, o), o)
 		wants(t, store, d, dir)

@@ -11,9 +11,9 @@ import (
 // parentName is where CRIU looks for the images of the dump before. Source: criu/include/image.h, CR_PARENT_LINK.
 const parentName = "parent"
 
-// addEmptyParent gives processes images of a dump before, in which there is nothing. With them CRIU keeps huge pages away until it has left lazy
+// addEmptyParent adds images of an earlier dump to processes, in which there is nothing. With them CRIU keeps huge pages away until it has left lazy
 // memory to userfaultfd. Without, it takes mappings that can be lazy for empty until then, which they are not where they are inherited from a
-// process that is not lazy: each page that is there would become a huge one, and what else lies in it zeros that nobody fills in. Source:
+// process that is not lazy: each page that is there would become a huge one, and what else lies in it zeros that are not filled in. Source:
 // criu/mem.c, maybe_disable_thp.
 func addEmptyParent(dir string, maps []*pages.Pagemap) error {
 	parent := filepath.Join(dir, parentName)

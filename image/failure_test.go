@@ -19,6 +19,7 @@ import (
 )
 
 func TestPackErrors(t *testing.T) {
+	t.Parallel()
 	boom := errors.New("boom")
 	r := rand.New(rand.NewPCG(6, 6))
 	dir := fakeImages{maps: map[string]memory{"pagemap-1.img": randomMemory(r, 1<<30, 900)}}.write(t)
@@ -61,6 +62,7 @@ func TestPackErrors(t *testing.T) {
 
 // TestPackCancelled cancels at many points.
 func TestPackCancelled(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(7, 7))
 	dir := fakeImages{maps: map[string]memory{"pagemap-1.img": randomMemory(r, 1<<30, 4000)}}.write(t)
 	for _, limit := range []int64{0, 1, 2, 3, 5, 8, 12} {
@@ -84,6 +86,7 @@ func TestPackCancelled(t *testing.T) {
 }
 
 func TestUnpackCancelled(t *testing.T) {
+	t.Parallel()
 	store, d := packedSample(t)
 	s, err := Open(context.Background(), store, d)
 	if err != nil {

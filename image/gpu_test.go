@@ -2,13 +2,13 @@ package image
 
 import (
 	"encoding/json"
-	"errors"
 	"math"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/cryo-project/cryo/image/spec"
@@ -96,8 +96,7 @@ func TestGPUConfig(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, err := parseConfig(data, digest.FromBytes(data))
-			var damaged *DamagedError
-			if c.ok != (err == nil) || !c.ok && !errors.As(err, &damaged) {
+			if c.ok != (err == nil) || !c.ok && !errdefs.IsDataLoss(err) {
 				t.Fatalf("parseConfig: %v", err)
 			}
 			if c.ok && !reflect.DeepEqual(got.GPU, g) {

@@ -101,6 +101,7 @@ func tarOf(headers ...tar.Header) []byte {
 
 // TestForged tries snapshots in which all digests are right, but parts are hostile or contradict each other.
 func TestForged(t *testing.T) {
+	t.Parallel()
 	file := func(name string) tar.Header { return tar.Header{Typeflag: tar.TypeReg, Name: name, Size: 4} }
 	zeros := compress(make([]byte, 64<<20))
 	tests := []struct {
@@ -200,7 +201,7 @@ func TestDiffID(t *testing.T) {
 
 // TestBombMemory says that a layer which claims little and is much costs no memory.
 func TestBombMemory(t *testing.T) {
-	store, d := forge(t, "index.zst", func([]byte) ([]byte, int64) { return compress(make([]byte, 512<<20)), 512 << 20 })
+	store, d := forge(t, "index.zst", func([]byte) ([]byte, int64) { return compress(make([]byte, 192<<20)), 192 << 20 })
 	runtime.GC()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -216,7 +217,8 @@ func TestBombMemory(t *testing.T) {
 
 // TestCompressible has contents that compress too well for what readers allow: a writer makes the layer as long as they need it to be.
 func TestCompressible(t *testing.T) {
-	const size = 1 << 30
+	t.Parallel()
+	const size = 4 * contentsFree
 	store := newMemoryStore()
 	d, err := writeLayer(context.Background(), store, MediaTypeRootFS, titleRootFS, 2, func(w io.Writer) error {
 		_, err := io.Copy(w, io.LimitReader(zeros{}, size))

@@ -58,6 +58,7 @@ func encodeMemory(id uint32, m memory, lazy func(addr uint64) bool) (pagemap, co
 	b := imageHeader(0x56084025)
 	b = appendRecord(b, protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(id)))
 	addrs := slices.Sorted(maps.Keys(m))
+	content = make([]byte, 0, len(m)*testPage)
 	for i := 0; i < len(addrs); {
 		n := 1
 		flags := uint64(4)

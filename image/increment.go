@@ -30,7 +30,7 @@ type copiedFrame struct {
 	from  *index.Frame
 }
 
-// takeOver says which segments of the parent a snapshot lists, and which frames have to be copied out of others: those of
+// takeOver returns which segments of the parent a snapshot lists, and which frames have to be copied out of others: those of
 // segments that would mostly be dead, of small ones where there are too many, and those that the parent has less often. The
 // frames are in the order of memory. size is the segment size and full how many segments all memory would fill.
 //
@@ -125,7 +125,7 @@ func (in *Intake) copySegment(ctx context.Context, copies []copiedFrame, to []sp
 	n := copies[0].from.Segment
 	d := in.o.Parent.segments[n]
 	damaged := func(err error) error {
-		return &DamagedError{Part: "the parent's " + titleSegment(n), Digest: d.Digest, Err: err}
+		return damaged("the parent's "+titleSegment(n), d.Digest, err)
 	}
 	at, err := openSegment(ctx, in.dst, d, true)
 	if err != nil {

@@ -39,7 +39,7 @@ type Intake struct {
 	spill    *spill
 	waits    bool // for what encodes at once, instead of putting pages into the spill
 	jobs     *intakeQueue
-	feeding  sync.Mutex    // of who takes a job
+	feeding  sync.Mutex    // of the worker that takes a job
 	memory   *slots        // for pages that arrive
 	reserve  *slots        // for pages that come back from the spill
 	hurried  chan struct{} // closed when all cores shall encode
@@ -128,14 +128,14 @@ func (in *Intake) Pages(addr, count uint64, r io.Reader) error {
 	return in.failure()
 }
 
-// Hurry lets all cores encode: nobody stands still any more. [Pack] does so, too. Of nothing, it does nothing.
+// Hurry lets all cores encode: no process stands still any more. [Pack] does so, too. Of nothing, it does nothing.
 func (in *Intake) Hurry() {
 	if in != nil {
 		in.hurry()
 	}
 }
 
-// End says that all memory has arrived. It does not wait until it is stored; [Pack] does.
+// End ends the intake: no more memory comes. It does not wait. [Pack] waits until all memory is stored.
 func (in *Intake) End() error {
 	if in.ended {
 		return nil
@@ -165,7 +165,7 @@ func (in *Intake) Close() {
 		in.jobs.end()
 	}
 	in.hurry()
-	_ = in.work.Wait() // it was told, or nobody wants to know any more
+	_ = in.work.Wait() // it was told, or its result is not wanted any more
 	in.spill.close()
 	in.memory.release()
 	in.reserve.release()

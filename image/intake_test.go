@@ -73,14 +73,25 @@ func newIntake(t testing.TB, dst BlobStore, o PackOptions) *Intake {
 	return in
 }
 
+// limitMemory has an intake keep no more than so many pieces in memory.
+func limitMemory(t testing.TB, in *Intake, pieces int) {
+	t.Helper()
+	in.memory.release()
+	var err error
+	if in.memory, err = newSlots(pieces); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestIntakeEqualsFiles: memory that was streamed makes the snapshot that its files make.
 func TestIntakeEqualsFiles(t *testing.T) {
-	for seed := range uint64(16) {
+	t.Parallel()
+	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 3))
 			f := fakeImages{maps: map[string]memory{}, other: map[string][]byte{"inventory.img": {1, 2}}}
 			for i := range 1 + r.IntN(12) {
-				f.maps[fmt.Sprintf("pagemap-%d.img", i+1)] = randomMemory(r, 0x400000+r.Uint64N(1<<40)&^(testPage-1), r.IntN(3000))
+				f.maps[fmt.Sprintf("pagemap-%d.img", i+1)] = randomMemory(r, 0x400000+r.Uint64N(1<<40)&^(testPage-1), r.IntN(500))
 			}
 			f.maps["pagemap-shmem-1048.img"] = randomMemory(r, 0, r.IntN(600))
 			dir := f.write(t)
@@ -93,11 +104,7 @@ func TestIntakeEqualsFiles(t *testing.T) {
 			store := newMemoryStore()
 			in := newIntake(t, store, o)
 			if seed%2 > 0 { // hardly anything finds a place in memory, or on the disk
-				in.memory.release()
-				var err error
-				if in.memory, err = newSlots(1 + r.IntN(5)); err != nil {
-					t.Fatal(err)
-				}
+				limitMemory(t, in, 1+r.IntN(5))
 				in.spill.room = int64(r.IntN(4)) << 22
 			}
 			if err := stream(t, in, dir, r); err != nil {
@@ -176,12 +183,13 @@ func TestIntakeMissing(t *testing.T) {
 
 // TestIntakeFullDisk: the stream hears of it while it goes on, and nothing is left open.
 func TestIntakeFullDisk(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(2, 9))
-	dir := fakeImages{maps: map[string]memory{"pagemap-1.img": randomMemory(r, 1<<30, 20000)}}.write(t)
+	dir := fakeImages{maps: map[string]memory{"pagemap-1.img": randomMemory(r, 1<<30, 5000)}}.write(t)
 	store := newMemoryStore()
 	var written atomic.Int64
 	store.write = func(n int) error {
-		if written.Add(int64(n)) > 8<<20 {
+		if written.Add(int64(n)) > 2<<20 {
 			return fmt.Errorf("write: %w", syscall.ENOSPC)
 		}
 		return nil
@@ -226,6 +234,7 @@ func TestIntakeHoldsTheDumpUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer in.Close()
+	limitMemory(t, in, 2*intakeAside)
 	in.spill.room = 3 << 20
 	sent := make(chan error, 1)
 	go func() {
@@ -244,7 +253,7 @@ func TestIntakeHoldsTheDumpUp(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	// In memory, on its way to the spill, there, and back from it; and of each window what is kept before it is a segment.
-	most := int64(int(ofProcesses.inMemory) + intakeAside + 3 + 2*in.o.Workers + 2)
+	most := int64(2*intakeAside + 3 + 2*in.o.Workers + 2)
 	most += 4 * (most<<20/in.o.SegmentSize + 1)
 	if got := in.received.Load(); got > most<<20 {
 		t.Errorf("%d bytes were taken in, %d MiB are the most", got, most)
@@ -268,6 +277,7 @@ func (endless) Read(p []byte) (int, error) {
 // TestIntakeDropsZeros: pages of zeros wait for nothing, not even where nobody encodes and the disk has no room. Behind a piece that waits they keep no
 // place that others need.
 func TestIntakeDropsZeros(t *testing.T) {
+	t.Parallel()
 	t.Run("alone", func(t *testing.T) { takeZeros(t, func([]byte) {}) })
 	t.Run("behind others", func(t *testing.T) {
 		takeZeros(t, func(memory []byte) {
@@ -285,7 +295,8 @@ func takeZeros(t *testing.T, but func(memory []byte)) {
 	if err := in.Begin(1); err != nil {
 		t.Fatal(err)
 	}
-	pages := 2 * ofProcesses.inMemory * index.MaxFrame / testPage
+	limitMemory(t, in, 2*intakeAside)
+	pages := uint64(4 * intakeAside * index.MaxFrame / testPage)
 	memory := make([]byte, pages*testPage)
 	but(memory)
 	held := time.AfterFunc(10*time.Second, func() { in.cancel(nil) })

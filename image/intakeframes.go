@@ -15,21 +15,21 @@ type intakeKind struct {
 	// atOnce is how many of so many workers encode while pages come, before [Pack] is called: while processes stand still, taking their pages
 	// goes before hashing them.
 	atOnce func(workers int) int
-	// spills says that what comes faster than it is encoded goes into the spill, so that nobody waits for encoding. Else that is so only
-	// where nobody encodes at once.
+	// spills says that what comes faster than it is encoded goes into the spill, so that no process waits for encoding. Else that is so only
+	// where no worker encodes at once.
 	spills bool
 }
 
 var (
-	// Small containers wait in memory as a whole: with two cores, nobody encodes before they go on.
+	// Small containers wait in memory as a whole: with two cores, no worker encodes before they go on.
 	ofProcesses = intakeKind{what: "dump", policy: segment.Twentieth, inMemory: 384, atOnce: cores.Spare, spills: true}
 	// Device memory waits where it is, mostly while its process runs on. Some cores encode as fast as a disk takes what waits, and take
-	// nothing from CRIU, which everybody waits for, as copying into the page cache and back would.
+	// nothing from CRIU, which all wait for, as copying into the page cache and back would.
 	ofDevices = intakeKind{what: "devices", policy: segment.Quarter, inMemory: 160, atOnce: cores.Half}
 )
 
-// next gives a job with a slot; nil: there are no more. Slots are given one after the other, in the order of each window: so the first of a window that is
-// not encoded yet always has one, and whoever holds slots behind it only has to wait.
+// next returns a job with a slot; nil: there are no more. Slots are given one after the other, in the order of each window: so the first of a window that is
+// not encoded yet always has one, and a holder of slots behind it only has to wait.
 func (in *Intake) next() *frameJob {
 	in.feeding.Lock()
 	defer in.feeding.Unlock()

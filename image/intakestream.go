@@ -42,12 +42,14 @@ func (s *intakeStream) add(addr, count uint64, r io.Reader) error {
 			return err
 		}
 		n := min(count, (index.MaxFrame-addr%index.MaxFrame)/size)
-		f := &s.job.frame
-		pages := s.job.slot[f.Raw : f.Raw+int64(n*size)]
-		if _, err := io.ReadFull(r, pages); err != nil {
-			return fmt.Errorf("take in memory: %w", err)
+		if r != nil {
+			f := &s.job.frame
+			pages := s.job.slot[f.Raw : f.Raw+int64(n*size)]
+			if _, err := io.ReadFull(r, pages); err != nil {
+				return fmt.Errorf("take in memory: %w", err)
+			}
+			segment.Keep(f, index.Run{File: s.file, First: s.next, Count: int64(n), Addr: addr}, in.pageSize, pages)
 		}
-		segment.Keep(f, index.Run{File: s.file, First: s.next, Count: int64(n), Addr: addr}, in.pageSize, pages)
 		s.job.dumped += int64(n)
 		s.next += int64(n)
 		addr += n * size
@@ -87,7 +89,7 @@ func (s *intakeStream) reach(addr uint64) error {
 	return nil
 }
 
-// place gives a slot for pages that arrive. Where many files are open at once, they may hold all that there are: then pieces must be encoded before
+// place finds a slot for pages that arrive. Where many files are open at once, they may hold all that there are: then pieces must be encoded before
 // there is another.
 func (in *Intake) place() ([]byte, error) {
 	if slot := in.memory.try(); slot != nil {

@@ -92,7 +92,7 @@ func (in *Intake) write(w *intakeWindow) error {
 	return nil
 }
 
-// alone says whether a window of which so many pages count is a segment. With a parent it takes more, since segments of every increment
+// alone reports whether a window of which so many pages count is a segment. With a parent it takes more, since segments of every increment
 // add up.
 func (in *Intake) alone(pages int64) bool {
 	if in.o.Parent != nil {

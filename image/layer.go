@@ -10,6 +10,7 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -49,8 +50,7 @@ func contentsOf(d ocispec.Descriptor, limit int64) (int64, error) {
 	if err == nil && n >= 0 && n <= limit {
 		return n, nil
 	}
-	return 0, &DamagedError{Part: d.Annotations[ocispec.AnnotationTitle], Digest: d.Digest,
-		Err: fmt.Errorf("it unpacks to %.100q bytes; of its %d bytes, 0 to %d are allowed (rule unpacked-size)", said, d.Size, limit)}
+	return 0, damaged(d.Annotations[ocispec.AnnotationTitle], d.Digest, fmt.Errorf("it unpacks to %.100q bytes; of its %d bytes, 0 to %d are allowed (rule unpacked-size)", said, d.Size, limit))
 }
 
 // diffID reads the digest of what the rootfs difference decompresses to.
@@ -59,8 +59,7 @@ func diffID(d ocispec.Descriptor) (digest.Digest, error) {
 	if validDigest(said) {
 		return said, nil
 	}
-	return "", &DamagedError{Part: d.Annotations[ocispec.AnnotationTitle], Digest: d.Digest,
-		Err: fmt.Errorf("the digest %.100q of what it unpacks to is not valid", said)}
+	return "", damaged(d.Annotations[ocispec.AnnotationTitle], d.Digest, fmt.Errorf("the digest %.100q of what it unpacks to is not valid", said))
 }
 
 // pad appends skippable frames (RFC 8878, section 3.1.2) to a layer of size bytes, until it is long enough for its contents.
@@ -75,6 +74,14 @@ func pad(w io.Writer, size, contents int64) error {
 		size += head + n
 	}
 	return nil
+}
+
+// zeros reads as zeros, without end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
 }
 
 // writeLayer stores what write writes as a zstd-compressed layer.
@@ -215,7 +222,7 @@ func (c *layerReader) Read(p []byte) (int, error) {
 	switch {
 	case err == io.EOF && c.left > 0:
 		err = c.blob.damaged(errors.New("its contents are cut short"))
-	case err != nil && err != io.EOF && !errors.As(err, new(*DamagedError)):
+	case err != nil && err != io.EOF && !errdefs.IsDataLoss(err):
 		err = c.blob.damaged(fmt.Errorf("it does not decompress: %w", err))
 	}
 	c.err = err

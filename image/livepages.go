@@ -37,10 +37,12 @@ type segmentAt interface {
 type Arriving interface {
 	io.ReadCloser
 	io.ReaderAt
-	// There tells whether all bytes before end can be read without waiting for them.
+	// There reports whether all bytes before end can be read without waiting for them.
 	There(end int64) bool
-	// ReadAhead is ReadAt of bytes that nobody waits for yet.
+	// ReadAhead is ReadAt of bytes that no reader waits for yet.
 	ReadAhead(p []byte, off int64) (int, error)
+	// Again reports whether bytes that turned out to be damaged are to be read again, after so many times, and waits until then. err says what is wrong with them.
+	Again(tries int, err error) bool
 	// ReadAgain is ReadAt of bytes that were read and turned out to be damaged: it takes them from where they come from.
 	ReadAgain(p []byte, off int64) (int, error)
 }
@@ -74,7 +76,7 @@ func OpenPages(ctx context.Context, src Fetcher, d ocispec.Descriptor, dir strin
 	if err != nil {
 		return nil, err
 	}
-	// They are what Unpack has compared already, unless somebody else has written there since.
+	// They are what Unpack has compared already, unless another process has written there since.
 	check := newPagemapCheck(x)
 	for _, m := range maps {
 		if err := check.pagemap(m); err != nil {
@@ -159,7 +161,7 @@ func (m *Pages) Close() {
 // PageSize is that of the host the snapshot was taken on, in bytes.
 func (m *Pages) PageSize() int64 { return m.x.PageSize }
 
-// Lazy gives the pages of a process, by its pid in the images, that CRIU leaves out when it restores with lazy pages, but for
+// Lazy returns the pages of a process, by its pid in the images, that CRIU leaves out when it restores with lazy pages, but for
 // those of zeros: ascending by address. A process that has no memory gives none.
 func (m *Pages) Lazy(pid int) []Part {
 	id, ok := m.ids[fmt.Sprintf("pagemap-%d.img", pid)]
@@ -169,7 +171,7 @@ func (m *Pages) Lazy(pid int) []Part {
 	return m.parts(id, true)
 }
 
-// parts gives what is to be filled of a pages file, the lazy pages or the others.
+// parts returns what is to be filled of a pages file, the lazy pages or the others.
 func (m *Pages) parts(id uint64, lazy bool) (parts []Part) {
 	p := m.maps[id]
 	if p == nil {
@@ -188,7 +190,7 @@ func (m *Pages) parts(id uint64, lazy bool) (parts []Part) {
 	return parts
 }
 
-// all gives what there is of a pages file.
+// all returns what there is of a pages file.
 func (m *Pages) all(id uint64) (parts []Part) {
 	for _, i := range m.frames[id] {
 		parts = append(parts, Part{frame: i, Runs: m.x.Frames[i].Runs})
@@ -196,7 +198,7 @@ func (m *Pages) all(id uint64) (parts []Part) {
 	return parts
 }
 
-// choose gives the pages of runs that are among the lazy ones, or those that are not. If that is all, it is runs itself.
+// choose returns the pages of runs that are among the lazy ones, or those that are not. If that is all, it is runs itself.
 func choose(runs []index.Run, lazy []pages.Run, pageSize int64, want bool) (chosen []index.Run) {
 	for _, r := range runs {
 		for r.Count > 0 {
@@ -225,14 +227,14 @@ func choose(runs []index.Run, lazy []pages.Run, pageSize int64, want bool) (chos
 	return chosen
 }
 
-// There tells whether a part can be read without waiting for its segment to arrive.
+// There reports whether a part can be read without waiting for its segment to arrive.
 func (m *Pages) There(p Part) bool {
 	f := &m.x.Frames[p.frame]
 	a, arriving := m.segments[f.Segment].(Arriving)
 	return !arriving || a.There(f.Offset+f.Stored)
 }
 
-// Behind tells whether a part stands in the same segment as another and behind it: it arrives no earlier.
+// Behind reports whether a part stands in the same segment as another and behind it: it arrives no earlier.
 func (m *Pages) Behind(p, other Part) bool {
 	f, o := &m.x.Frames[p.frame], &m.x.Frames[other.frame]
 	return f.Segment == o.Segment && f.Offset >= o.Offset
@@ -256,11 +258,11 @@ type PagesReader struct {
 	m   *Pages
 	dec *segment.Decoder
 	buf []byte
-	// Ahead says that nobody waits for what is read.
+	// Ahead says that no reader waits for what is read.
 	Ahead bool
 }
 
-// Reader gives what one goroutine reads parts with; it takes some MiB.
+// Reader returns what one goroutine reads parts with; it takes some MiB.
 func (m *Pages) Reader() (*PagesReader, error) {
 	dec, err := segment.NewDecoder()
 	if err != nil {
@@ -278,9 +280,9 @@ func (r *PagesReader) Close() {
 	}
 }
 
-// Read gives the bytes of a part's runs, one after the other, verified: by their digest, or by their check where the segment is a
+// Read returns the bytes of a part's runs, one after the other, verified: by their digest, or by their check where the segment is a
 // [segment.Verified]. They are valid until the next call. What does not verify
-// gives an error of kind DataLoss, a segment that is cut short a [*DamagedError].
+// gives an error of kind DataLoss, and so does a segment that is cut short.
 func (r *PagesReader) Read(p Part) ([]byte, error) {
 	f := &r.m.x.Frames[p.frame]
 	raw, err := r.frame(p.frame, r.buf)
@@ -304,7 +306,7 @@ func (r *PagesReader) Read(p Part) ([]byte, error) {
 	return raw[:n], nil
 }
 
-// frame gives the decoded bytes of a frame. It reads into buf, which must be as long as what is stored and as what is decoded; there
+// frame returns the decoded bytes of a frame. It reads into buf, which must be as long as what is stored and as what is decoded; there
 // they are, too, if the codec is [index.Raw].
 func (r *PagesReader) frame(i int32, buf []byte) ([]byte, error) {
 	f := &r.m.x.Frames[i]
@@ -325,17 +327,17 @@ func (r *PagesReader) frame(i int32, buf []byte) ([]byte, error) {
 		return nil, r.m.short(f, err)
 	}
 	raw, err := r.dec.Decode(f, stored)
-	if err != nil && arriving {
-		// The whole segment was not verified yet; it is fetched again, too, where it is damaged.
+	// The whole segment was not verified yet; it is fetched again, too, where it is damaged.
+	for tries := 0; err != nil && arriving && a.Again(tries, err); tries++ {
 		if _, err := a.ReadAgain(stored, f.Offset); err != nil {
 			return nil, err
 		}
-		return r.dec.Decode(f, stored)
+		raw, err = r.dec.Decode(f, stored)
 	}
 	return raw, err
 }
 
-// verified gives a segment whose frames need no digest.
+// verified returns a segment whose frames need no digest.
 func (m *Pages) verified(i int) (segment.Verified, bool) {
 	switch s := m.segments[i].(type) {
 	case segment.Verified:
@@ -346,11 +348,11 @@ func (m *Pages) verified(i int) (segment.Verified, bool) {
 	return segment.Verified{}, false
 }
 
-// short gives the error of a segment that is cut short before the end of f its type.
+// short returns the error of a segment that is cut short before the end of f its type.
 func (m *Pages) short(f *index.Frame, err error) error {
 	if err != io.EOF {
 		return err
 	}
 	s := m.x.Segments[f.Segment]
-	return &DamagedError{Part: fmt.Sprintf("segment %d", f.Segment), Digest: digest.NewDigestFromBytes(digest.SHA256, s.Digest[:]), Err: errShort}
+	return damaged(fmt.Sprintf("segment %d", f.Segment), digest.NewDigestFromBytes(digest.SHA256, s.Digest[:]), errShort)
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/spec/boundjson"
 )
 
 // AnnotationContainerID is the manifest's annotation with the container's name.
@@ -20,7 +22,7 @@ const AnnotationContainerID = "io.cryo.container.id"
 // their artifactType, which OCI 1.0 does not have: skopeo 1.9 does.
 const AnnotationArtifactType = "io.cryo.artifact.type"
 
-// IsEntry tells whether an entry of an index says that it is a snapshot.
+// IsEntry reports whether an entry of an index says that it is a snapshot.
 func IsEntry(d ocispec.Descriptor) bool {
 	return d.ArtifactType == ArtifactType || d.ArtifactType == "" && d.Annotations[AnnotationArtifactType] == ArtifactType
 }
@@ -82,7 +84,7 @@ func parseManifest(b []byte, d digest.Digest) (m ocispec.Manifest, l layout, err
 	not := func(format string, args ...any) error {
 		return notSnapshot(d, format, args...)
 	}
-	if err := json.Unmarshal(b, &m); err != nil {
+	if err := boundjson.Manifest.Unmarshal(b, &m); err != nil {
 		return m, l, not("its manifest is not JSON of the right shape: %v", err)
 	}
 	if m.MediaType != ocispec.MediaTypeImageManifest || m.SchemaVersion != 2 {
@@ -108,7 +110,7 @@ func parseManifest(b []byte, d digest.Digest) (m ocispec.Manifest, l layout, err
 	return m, l, nil
 }
 
-// checkLayers says whether layers are index, CRIU's images, the rootfs where there is one, and segments.
+// checkLayers reports whether layers are index, CRIU's images, the rootfs where there is one, and segments.
 func checkLayers(layers []ocispec.Descriptor) (layout, error) {
 	var l layout
 	is := func(i int, mediaType, title string) bool {
@@ -137,22 +139,22 @@ func checkLayers(layers []ocispec.Descriptor) (layout, error) {
 func parseConfig(b []byte, d digest.Digest) (Config, error) {
 	c, err := decodeConfig(b)
 	if err != nil && !errdefs.IsNotImplemented(err) {
-		return Config{}, &DamagedError{Part: "config", Digest: d, Err: err}
+		return Config{}, damaged("config", d, err)
 	}
 	return c, err
 }
 
 // decodeConfig reads a config, and returns an error that says what cannot be so.
 func decodeConfig(b []byte) (c Config, err error) {
+	if err := configLimits.Check(b); err != nil {
+		return c, err
+	}
 	var version struct{ Version int }
 	if err := json.Unmarshal(b, &version); err != nil {
 		return c, fmt.Errorf("it is not JSON of the right shape: %w", err)
 	}
 	if version.Version != ConfigVersion {
 		return c, otherVersion("config", fmt.Sprint(version.Version))
-	}
-	if n := countValues(b); n > maxValues { // before they take memory
-		return c, fmt.Errorf("its %d values are more than %d", n, maxValues)
 	}
 	if err := json.Unmarshal(b, &c); err != nil {
 		return c, fmt.Errorf("it is not JSON of the right shape: %w", err)

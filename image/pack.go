@@ -185,7 +185,7 @@ func (s PackSource) pagemaps(pageSize int64) ([]*pages.Pagemap, error) {
 	return pages.ReadPagemaps(s.Images, pageSize)
 }
 
-// processes gives what the config says about processes.
+// processes returns what the config says about processes.
 func processes(dir string, maps []*pages.Pagemap, pageSize int64) ([]Process, error) {
 	tree, err := pages.Processes(dir)
 	if err != nil {

@@ -59,14 +59,15 @@ func roundTrip(t testing.TB, dir string, o PackOptions) (*Snapshot, *memoryStore
 }
 
 func TestRoundTripRandom(t *testing.T) {
-	for seed := range uint64(12) {
+	t.Parallel()
+	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			f := fakeImages{maps: map[string]memory{}, other: map[string][]byte{"inventory.img": {1, 2}, "dump.log": {3}, "tmpfs-dev-7.tar.gz.img": make([]byte, 70000)}}
 			for i := range 1 + r.IntN(6) {
-				f.maps[fmt.Sprintf("pagemap-%d.img", i+1)] = randomMemory(r, 0x400000+r.Uint64N(1<<40)&^(testPage-1), r.IntN(2000))
+				f.maps[fmt.Sprintf("pagemap-%d.img", i+1)] = randomMemory(r, 0x400000+r.Uint64N(1<<40)&^(testPage-1), r.IntN(700))
 			}
-			f.maps["pagemap-shmem-1048.img"] = randomMemory(r, 0, r.IntN(600))
+			f.maps["pagemap-shmem-1048.img"] = randomMemory(r, 0, r.IntN(300))
 			o := PackOptions{SegmentSize: 1 << (20 + r.IntN(6)), Workers: 1 + r.IntN(5)}
 			if r.IntN(3) == 0 {
 				o.Compression = "none"
@@ -90,13 +91,14 @@ func TestRoundTripDump(t *testing.T) {
 }
 
 func TestPackIsDeterministic(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(5, 5))
-	f := fakeImages{maps: map[string]memory{"pagemap-1.img": randomMemory(r, 1<<30, 3000), "pagemap-2.img": randomMemory(r, 1<<31, 500)}, other: map[string][]byte{"core-1.img": imageHeader(1)}}
+	f := fakeImages{maps: map[string]memory{"pagemap-1.img": randomMemory(r, 1<<30, 1500), "pagemap-2.img": randomMemory(r, 1<<31, 500)}, other: map[string][]byte{"core-1.img": imageHeader(1)}}
 	src := testSource(f.write(t))
 	delete(f.other, "core-1.img")
 	src.Images = f.write(t)
 	src.RootFS = func(_ context.Context, w io.Writer) error {
-		_, err := w.Write(bytes.Repeat([]byte("0123456789abcdef"), 1<<20))
+		_, err := w.Write(bytes.Repeat([]byte("0123456789abcdef"), 1<<18))
 		return err
 	}
 	var first ocispec.Descriptor

@@ -22,7 +22,7 @@ type memoryPart struct {
 	device bool
 }
 
-// parts gives the memory of a snapshot: that of processes first, and then, if there is some, what they had on devices.
+// parts returns the memory of a snapshot: that of processes first, and then, if there is some, what they had on devices.
 func (s PackSource) parts(cfg Config, maps []*pages.Pagemap, o PackOptions) ([]memoryPart, error) {
 	pageSize := int64(cfg.Host.PageSize)
 	parts := []memoryPart{{in: s.Memory, maps: maps}}
@@ -42,7 +42,7 @@ func (s PackSource) parts(cfg Config, maps []*pages.Pagemap, o PackOptions) ([]m
 	return parts, nil
 }
 
-// packMemory gives the segments of a snapshot, in order, all of which are stored then: those of the parent, if there is one, and then what is new.
+// packMemory returns the segments of a snapshot, in order, all of which are stored then: those of the parent, if there is one, and then what is new.
 func packMemory(ctx context.Context, parts []memoryPart, o PackOptions) (out []packedSegment, err error) {
 	for _, p := range parts {
 		p.in.hurry()
@@ -86,7 +86,7 @@ func packMemory(ctx context.Context, parts []memoryPart, o PackOptions) (out []p
 	return out, nil
 }
 
-// added gives the segments with what the parent has not, and with copies of what it has: windows that are segments of their own, then all
+// added returns the segments with what the parent has not, and with copies of what it has: windows that are segments of their own, then all
 // else in the order of memory.
 func (in *Intake) added(ctx context.Context, copies []copiedFrame, byMemory func(a, b *index.Frame) int) ([]packedSegment, error) {
 	alone, rest := in.results.alone, in.results.pooled

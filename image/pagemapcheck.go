@@ -27,7 +27,7 @@ func newPagemapCheck(x *index.Index) *pagemapCheck {
 	return c
 }
 
-// strayRun gives the first run of some frames, which ascend, that has not the place that memory gives to its pages; false if there is one.
+// strayRun returns the first run of some frames, which ascend, that has not the place that memory gives to its pages; false if there is one.
 func strayRun(x *index.Index, frames []int32, memory []pages.Run) (index.Run, bool) {
 	for _, i := range frames {
 		for _, r := range x.Frames[i].Runs { // both ascend
@@ -83,7 +83,7 @@ func (c *pagemapCheck) pagemap(m *pages.Pagemap) error {
 	return nil
 }
 
-// finish says whether all pagemaps of the index were there.
+// finish returns an error unless all pagemaps of the index were there.
 func (c *pagemapCheck) finish() error {
 	for _, f := range c.x.Files {
 		if f.IsDevice() {

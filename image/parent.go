@@ -54,7 +54,7 @@ func OpenParent(ctx context.Context, src BlobStore, d ocispec.Descriptor, pageSi
 	return p, nil
 }
 
-// find gives the number of the first frame that holds the same pages; -1 if there is none. A parent that is nil has none.
+// find returns the number of the first frame that holds the same pages; -1 if there is none. A parent that is nil has none.
 func (p *Parent) find(f *index.Frame) int {
 	if p == nil {
 		return -1
@@ -66,7 +66,7 @@ func (p *Parent) find(f *index.Frame) int {
 	return at
 }
 
-// holds says whether the frame of this number holds the same pages.
+// holds reports whether the frame of this number holds the same pages.
 func (p *Parent) holds(at int, f *index.Frame) bool {
 	return at < len(p.frames) && p.frames[at].Digest == f.Digest && p.frames[at].Raw == f.Raw
 }

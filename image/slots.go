@@ -30,7 +30,7 @@ func newSlots(n int) (*slots, error) {
 	return s, nil
 }
 
-// try gives a slot; nil if all are in use.
+// try returns a slot; nil if all are in use.
 func (s *slots) try() []byte {
 	select {
 	case slot := <-s.free:
@@ -67,5 +67,5 @@ func (s *slots) put(slot []byte) {
 	}
 }
 
-// release gives the memory back; nobody may use a slot any more.
+// release gives the memory back; no slot may be used any more.
 func (s *slots) release() { _ = unix.Munmap(s.memory) } // fails only for what was not mapped

@@ -28,7 +28,7 @@ type Snapshot struct {
 }
 
 // Open reads and verifies a snapshot's manifest and config. What is not a snapshot gives DataLoss, one of another version
-// NotImplemented, what is damaged a [*DamagedError]; errors of src are passed on.
+// NotImplemented, what is damaged an error of kind DataLoss; errors of src are passed on.
 func Open(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Snapshot, error) {
 	if d.MediaType != "" && d.MediaType != ocispec.MediaTypeImageManifest {
 		return nil, notSnapshot(d.Digest, "its media type is %.100q", d.MediaType)
@@ -51,7 +51,7 @@ func Open(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Snapshot, er
 		return nil, err
 	}
 	if p, n := s.Config.Parent, len(s.Segments()); p != nil && p.Segments > n {
-		return nil, &DamagedError{Part: "config", Digest: s.Manifest.Config.Digest, Err: fmt.Errorf("%d of its %d segments are its parent's", p.Segments, n)}
+		return nil, damaged("config", s.Manifest.Config.Digest, fmt.Errorf("%d of its %d segments are its parent's", p.Segments, n))
 	}
 	return s, nil
 }
@@ -104,7 +104,7 @@ func (s *Snapshot) Shared() (n int64) {
 	return n
 }
 
-// CheckContents refuses, with a [*DamagedError], layers of a snapshot that unpack to more than they may, and a rootfs difference without a DiffID.
+// CheckContents refuses, with an error of kind DataLoss, layers of a snapshot that unpack to more than they may, and a rootfs difference without a DiffID.
 func CheckContents(layers []ocispec.Descriptor) (err error) {
 	for _, d := range layers {
 		switch d.MediaType {
@@ -140,7 +140,7 @@ func (s *Snapshot) ReadIndex(ctx context.Context, src Fetcher) (*index.Index, er
 		return nil, err
 	}
 	if err := s.checkIndex(x); err != nil {
-		return nil, &DamagedError{Part: titleIndex, Digest: d.Digest, Err: err}
+		return nil, damaged(titleIndex, d.Digest, err)
 	}
 	return x, nil
 }
@@ -155,7 +155,7 @@ func openIndex(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Snapsho
 	return s, x, err
 }
 
-// checkIndex says whether the index fits manifest and config.
+// checkIndex returns an error unless the index fits manifest and config.
 func (s *Snapshot) checkIndex(x *index.Index) error {
 	segments := s.Segments()
 	if len(segments) != len(x.Segments) {
@@ -196,8 +196,8 @@ func totals(x *index.Index) Memory {
 // ReadImages hands each of CRIU's images but those of memory to take, by name. It fails, after that, if the layer did not verify.
 func (s *Snapshot) ReadImages(ctx context.Context, src Fetcher, take func(name string, r io.Reader) error) error {
 	d := s.CRIU()
-	damaged := func(err error) error { return &DamagedError{Part: titleCRIU, Digest: d.Digest, Err: err} }
-	return readLayer(ctx, src, d, maxContents(d.Size), func(r io.Reader) error { return readCRIU(r, damaged, take) })
+	wrong := func(err error) error { return damaged(titleCRIU, d.Digest, err) }
+	return readLayer(ctx, src, d, maxContents(d.Size), func(r io.Reader) error { return readCRIU(r, wrong, take) })
 }
 
 // readChecked is [Snapshot.ReadImages], and compares what the images say about memory with the index. take may be nil; else it must have each image checked.
@@ -209,9 +209,15 @@ func (s *Snapshot) readChecked(ctx context.Context, src Fetcher, check *pagemapC
 		return err
 	}
 	if err := check.finish(); err != nil {
-		return &DamagedError{Part: titleCRIU, Digest: s.CRIU().Digest, Err: err}
+		return damaged(titleCRIU, s.CRIU().Digest, err)
 	}
 	return nil
+}
+
+// MaxRootFS is what the rootfs difference may take where it is unpacked, in bytes.
+func (s *Snapshot) MaxRootFS() int64 {
+	d, _ := s.RootFS()
+	return maxContents(d.Size)
 }
 
 // ReadRootFS hands the rootfs difference, an uncompressed tar, to read. It fails, after read returned, if the layer did not

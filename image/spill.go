@@ -40,7 +40,7 @@ type spillFile interface {
 // spillFiles is how many files there are.
 const spillFiles = 8
 
-// newSpill makes the files in dir. Through the page cache, a core copies what is written, and who writes waits for the disk only when the
+// newSpill makes the files in dir. Through the page cache, a core copies what is written, and the writer waits for the disk only when the
 // kernel has too much that waits for it; what is read back by then is never written.
 func newSpill(dir string, cached bool) (*spill, error) {
 	s := &spill{}
@@ -53,7 +53,7 @@ func newSpill(dir string, cached bool) (*spill, error) {
 			} else {
 				s.files = append(s.files, direct.New(f))
 			}
-			err = os.Remove(f.Name()) // nobody has to clear up after a process that was killed
+			err = os.Remove(f.Name()) // nothing has to be cleared up after a process that was killed
 		}
 		if err != nil {
 			s.close()
@@ -70,7 +70,7 @@ func newSpill(dir string, cached bool) (*spill, error) {
 	return s, nil
 }
 
-// spillPlace gives the file, by its number, and the offset in it for a place in the spill.
+// spillPlace returns the file, by its number, and the offset in it for a place in the spill.
 func spillPlace(at int64) (file int, offset int64) {
 	n := at / index.MaxFrame
 	return int(n % spillFiles), n/spillFiles*index.MaxFrame + at%index.MaxFrame
@@ -107,7 +107,7 @@ func (s *spill) putPages(b []byte) (at int64, ok bool, err error) {
 	return at, true, nil
 }
 
-// reserve gives a place for n bytes of pages. Where there is no room for them, the error is ENOSPC.
+// reserve returns a place for n bytes of pages. Where there is no room for them, the error is ENOSPC.
 func (s *spill) reserve(n int64) (at int64, err error) {
 	if s.waiting.Add(n) > s.room {
 		s.waiting.Add(-n)

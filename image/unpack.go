@@ -31,7 +31,7 @@ type UnpackOptions struct {
 // Unpack writes a complete directory of CRIU images to dir, which it makes: all images, and the pages files as
 // sparse files. Directories get mode 0700, files 0600. On an error nothing is left of dir.
 //
-// Damage gives a [*DamagedError] or an error of a package below of kind DataLoss, a full disk one of kind ResourceExhausted; errors of src are passed on.
+// Damage gives an error of kind DataLoss, a full disk one of kind ResourceExhausted; errors of src are passed on.
 func (s *Snapshot) Unpack(ctx context.Context, src Fetcher, dir string, o UnpackOptions) error {
 	images, err := s.UnpackImages(ctx, src, dir)
 	if err != nil {
@@ -98,7 +98,7 @@ func (i *Unpacked) OfProcesses() []ocispec.Descriptor {
 	return some
 }
 
-// onDevice tells whether a frame is of device memory.
+// onDevice reports whether a frame is of device memory.
 func onDevice(f index.Frame) bool {
 	_, _, ok := pages.DeviceOf(f.Runs[0].File) // an index has one file in a frame
 	return ok

@@ -80,7 +80,7 @@ func (s *Snapshot) shared() int {
 	return s.Config.Parent.Segments
 }
 
-// verifyRootFS says whether the rootfs difference is a tar; what its entries say is checked when they are applied.
+// verifyRootFS returns an error unless the rootfs difference is a tar; what its entries say is checked when they are applied.
 func (s *Snapshot) verifyRootFS(ctx context.Context, src Fetcher) error {
 	return s.ReadRootFS(ctx, src, func(r io.Reader) error {
 		for tr := tar.NewReader(r); ; {
@@ -88,7 +88,7 @@ func (s *Snapshot) verifyRootFS(ctx context.Context, src Fetcher) error {
 				return nil
 			} else if err != nil {
 				d, _ := s.RootFS()
-				return &DamagedError{Part: titleRootFS, Digest: d.Digest, Err: fmt.Errorf("it is not a tar: %w", err)}
+				return damaged(titleRootFS, d.Digest, fmt.Errorf("it is not a tar: %w", err))
 			}
 		}
 	})

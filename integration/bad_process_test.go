@@ -51,6 +51,14 @@ func called(command string) func(process) bool {
 	return func(p process) bool { return p.command == command }
 }
 
+// runsShim reports whether a process is the shim of a container whose id contains these words.
+func runsShim(id string) func(process) bool {
+	return func(p process) bool {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+		return err == nil && strings.Contains(string(line), "containerd-shim-cryo-v1") && strings.Contains(string(line), id)
+	}
+}
+
 // kill ends a process with SIGKILL; one that has ended by itself is no error.
 func kill(t *testing.T, pid int) {
 	t.Helper()

@@ -12,21 +12,26 @@ import (
 // The tests whose names begin with TestBad give cryo what it must refuse, or break it off. All of them compare the
 // traces of a host from before and after: what failed has changed nothing.
 
-// trace is [lab.Host.Trace], when what was done before is through: the restore process ends a moment after its container, or when that is whole, and a review after
-// who has asked for it.
+// trace waits until the commands before have come to their end, and returns [lab.Host.Trace]. A restore process ends a moment after its container, or when all memory is there. A review ends after
+// the process that has asked for it. A command removes its lease last.
 func trace(t *testing.T, h *lab.Host) []string {
 	t.Helper()
 	busy := func() bool {
 		return slices.ContainsFunc(processes(t, h), func(p process) bool { return p.command == "cryo-restore" || p.command == "cryo-review" })
 	}
-	for deadline := time.Now().Add(5 * time.Second); busy() && time.Now().Before(deadline); {
-		time.Sleep(20 * time.Millisecond)
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		late := time.Now().After(deadline)
+		if busy() && !late {
+			continue
+		}
+		found, err := h.Trace(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if late || !slices.ContainsFunc(found, func(line string) bool { return strings.HasPrefix(line, "lease ") }) {
+			return found
+		}
 	}
-	found, err := h.Trace(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
 }
 
 // traceStore is [lab.TraceStore].

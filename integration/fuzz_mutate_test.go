@@ -20,6 +20,7 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/pstree"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/regfile"
 	remapfile "github.com/checkpoint-restore/go-criu/v8/crit/images/remap-file-path"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/timens"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/utsns"
@@ -79,10 +80,55 @@ func (f *fuzzed) mutate(t *testing.T, rng *rand.Rand, dir, canaries string) (wha
 	}
 	hostile := []string{canaries, "/", "..", "/..", "", "/etc", "/proc/1/root" + canaries, "/proc/self/root/etc", "/hostile", "/hostile/x", "/hostile/canary", "/run/hostile/x", "/dev/shm/hostile" + canaries + "/x",
 		"/slash" + canaries + "/made", "hostile", "/proc/sys/kernel/core_pattern", "/sys/fs/cgroup", "/dev/kmsg", "/dev/vda", "extRootNetNS", "rw", "size=1g", "release_agent", "/dev/null", "/dev/mem"}
-	for range 1 + rng.IntN(3) {
+	if rng.IntN(8) == 0 {
+		what = append(what, redirect(t, rng, dir))
+	}
+	for range 1 + rng.IntN(3) - len(what) {
 		c := choices[rng.IntN(len(choices))]
 		what = append(what, filepath.Base(c.path)+": "+mutateImage(t, rng, c.path, c.record, hostile))
 	}
+	return what
+}
+
+// redirect has a process open another file, of which what CRIU compares is right: one of the kernel's, or of a mount that was granted.
+func redirect(t *testing.T, rng *rand.Rand, dir string) (what string) {
+	t.Helper()
+	targets := []struct {
+		at, name string
+		mode     uint32
+	}{
+		{"/proc", "/proc/kmsg", 0o100400}, {"/proc", "/proc/kallsyms", 0o100444}, {"/proc", "/proc/1/pagemap", 0o100400}, {"/proc", "/proc/1/stack", 0o100400}, {"/proc", "/proc/modules", 0o100444},
+		{grantedAt, grantedAt + "/secret", 0o100600}, {grantedAt, grantedAt + "/x/canary", 0o100640}, {"/dev", "/dev/kmsg", 0o020644},
+	}
+	target := targets[rng.IntN(len(targets))]
+	var on *int32
+	rewrite(t, dir, "mountpoints-*.img", func(all []*mnt.MntEntry) []*mnt.MntEntry {
+		for _, e := range all {
+			if e.GetMountpoint() == target.at {
+				on = proto.Int32(int32(e.GetMntId()))
+			}
+		}
+		return all
+	})
+	rewrite(t, dir, "files.img", func(all []*fdinfo.FileEntry) []*fdinfo.FileEntry {
+		var files []*regfile.RegFileEntry
+		for _, e := range all {
+			if e.GetReg() != nil && e.GetReg().GetMode()&0o170000 == 0o100000 {
+				files = append(files, e.GetReg())
+			}
+		}
+		if len(files) == 0 || on == nil {
+			what = "nothing"
+			return all
+		}
+		f := files[rng.IntN(len(files))]
+		what = fmt.Sprintf("files.img: %s is %s", f.GetName(), target.name)
+		f.Name, f.MntId, f.Mode, f.Size = &target.name, on, &target.mode, nil
+		if rng.IntN(4) > 0 { // read, from its beginning
+			f.Flags, f.Pos = proto.Uint32(0), proto.Uint64(0)
+		}
+		return all
+	})
 	return what
 }
 
@@ -135,59 +181,102 @@ func mutateImage(t *testing.T, rng *rand.Rand, path string, record proto.Message
 	return what
 }
 
-// mutateMessage changes a field of a message, or of one in it; other is one of the same kind, whose values are valid elsewhere.
-func mutateMessage(rng *rand.Rand, m, other protoreflect.Message, hostile []string) (what string) {
+// place is a field of a message, or of one in it; other is a message of the same kind, whose values are valid elsewhere.
+type place struct {
+	m, other protoreflect.Message
+	field    protoreflect.FieldDescriptor
+	path     string
+}
+
+// placesIn lists the fields of a message and of those in it, of a list those of one element: each is as likely to be changed, however deep it is.
+func placesIn(rng *rand.Rand, m, other protoreflect.Message, path string) (all []place) {
 	fields := m.Descriptor().Fields()
-	f := fields.Get(rng.IntN(fields.Len()))
-	where := string(f.Name())
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		at := path + string(f.Name())
+		all = append(all, place{m, other, f, at})
+		if f.Kind() != protoreflect.MessageKind || !m.Has(f) {
+			continue
+		}
+		if f.IsList() {
+			list := m.Mutable(f).List()
+			n := list.Len()
+			all = append(all, placesIn(rng, list.Get(rng.IntN(n)).Message(), list.Get(rng.IntN(n)).Message(), at+": ")...)
+			continue
+		}
+		from := m.Get(f).Message()
+		if other.Has(f) {
+			from = other.Get(f).Message()
+		}
+		all = append(all, placesIn(rng, m.Mutable(f).Message(), from, at+": ")...)
+	}
+	return all
+}
+
+// processors are messages with a process's registers, signals and timers: hundreds of fields that give it nothing. They are rarely changed.
+var processors = regexp.MustCompile(`^(user_|thread_info_|rseq_|sa_|itimer_|posix_timer|siginfo_|signal_queue|vma_)`)
+
+// powers are messages whose fields are about what a process may, with how much likelier they are to be changed.
+var powers = map[protoreflect.Name]int{"creds_entry": 4, "thread_core_entry": 2, "mnt_entry": 2, "task_kobj_ids_entry": 2, "cg_member_entry": 2}
+
+// mutateMessage changes a field of a message, or of one in it.
+func mutateMessage(rng *rand.Rand, m, other protoreflect.Message, hostile []string) (what string) {
+	var all []place
+	rare := rng.IntN(20) == 0
+	for _, p := range placesIn(rng, m, other, "") {
+		name := p.m.Descriptor().Name()
+		for range max(1, powers[name]) {
+			if rare || !processors.MatchString(string(name)) {
+				all = append(all, p)
+			}
+		}
+	}
+	if len(all) == 0 {
+		return "nothing"
+	}
+	p := all[rng.IntN(len(all))]
+	return p.path + " " + p.mutate(rng, hostile)
+}
+
+func (p place) mutate(rng *rand.Rand, hostile []string) (what string) {
+	m, f := p.m, p.field
 	switch {
 	case f.IsList():
 		list := m.Mutable(f).List()
 		switch n := list.Len(); {
-		case n > 0 && rng.IntN(3) > 0 && f.Kind() == protoreflect.MessageKind:
-			i := rng.IntN(n)
-			return where + ": " + mutateMessage(rng, list.Get(i).Message(), list.Get(rng.IntN(n)).Message(), hostile)
 		case n > 0 && rng.IntN(3) == 0:
 			list.Truncate(n - 1)
-			return where + " shorter"
+			return "shorter"
 		case n > 0 && rng.IntN(2) == 0 && f.Kind() == protoreflect.MessageKind:
 			list.Append(protoreflect.ValueOfMessage(proto.Clone(list.Get(rng.IntN(n)).Message().Interface()).ProtoReflect()))
-			return where + " longer"
+			return "longer"
 		case f.Kind() == protoreflect.MessageKind:
 			fill(rng, list.AppendMutable().Message(), hostile, 0)
-			return where + " longer by a new one"
-		case n > 0 && rng.IntN(2) == 0:
-			list.Set(rng.IntN(n), scalar(rng, f, list.Get(0), hostile))
-			return where + " changed"
+			return "longer by a new one"
+		case n > 0 && rng.IntN(4) > 0:
+			i := rng.IntN(n)
+			list.Set(i, scalar(rng, f, list.Get(i), hostile))
+			return fmt.Sprintf("changed to %v", list.Get(i))
 		default:
 			list.Append(scalar(rng, f, list.NewElement(), hostile))
-			return where + " longer"
+			return "longer"
 		}
+	case f.Kind() == protoreflect.MessageKind && m.Has(f):
+		m.Clear(f)
+		return "gone"
 	case f.Kind() == protoreflect.MessageKind:
-		switch {
-		case m.Has(f) && rng.IntN(6) > 0:
-			from := m.Get(f).Message()
-			if other.Has(f) {
-				from = other.Get(f).Message()
-			}
-			return where + ": " + mutateMessage(rng, m.Mutable(f).Message(), from, hostile)
-		case m.Has(f):
-			m.Clear(f)
-			return where + " gone"
-		default:
-			fill(rng, m.Mutable(f).Message(), hostile, 0)
-			return where + " new"
-		}
-	case other.Has(f) && rng.IntN(3) == 0:
-		m.Set(f, other.Get(f))
-		return where + " as in another: " + other.Get(f).String()
+		fill(rng, m.Mutable(f).Message(), hostile, 0)
+		return "new"
+	case p.other.Has(f) && rng.IntN(3) == 0:
+		m.Set(f, p.other.Get(f))
+		return "as in another: " + p.other.Get(f).String()
 	case m.Has(f) && f.Cardinality() == protoreflect.Optional && rng.IntN(6) == 0:
 		m.Clear(f)
-		return where + " gone"
+		return "gone"
 	}
 	v := scalar(rng, f, m.Get(f), hostile)
 	m.Set(f, v)
-	return fmt.Sprintf("%s = %.80q", where, v.String())
+	return fmt.Sprintf("= %.80q", v.String())
 }
 
 // fill gives a new message values.

@@ -58,9 +58,26 @@ func (c *canaries) look() map[string]string {
 		}
 		return nil
 	})
+	// What is in the host's /dev comes and goes, but not by its mode, owner or name.
+	_ = filepath.WalkDir("/dev", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.IsDir() && slices.Contains([]string{"/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/fd", "/dev/hugepages"}, path) {
+			return filepath.SkipDir
+		}
+		var s unix.Stat_t
+		if err == nil && unix.Lstat(path, &s) == nil {
+			seen[path] = fmt.Sprintf("mode %o of %d:%d, device %#x", s.Mode, s.Uid, s.Gid, s.Rdev)
+		}
+		return nil
+	})
 	top, _ := os.ReadDir("/")
 	for _, e := range top {
 		seen["/"+e.Name()] = e.Type().String()
+	}
+	// Keys of the host: what its session keyring, and root's, have in them.
+	for name, ring := range map[string]int{"session": unix.KEY_SPEC_SESSION_KEYRING, "user": unix.KEY_SPEC_USER_KEYRING} {
+		keys := make([]byte, 4096)
+		n, err := unix.KeyctlBuffer(unix.KEYCTL_READ, ring, keys, 0)
+		seen["keyring "+name] = fmt.Sprintf("%x %v", keys[:max(0, min(n, len(keys)))], err)
 	}
 	for _, name := range []string{"core_pattern", "modprobe", "hostname", "domainname", "sysrq", "panic", "shmmax", "msgmax", "sem", "pid_max", "randomize_va_space"} {
 		data, _ := os.ReadFile("/proc/sys/kernel/" + name)
@@ -89,6 +106,7 @@ type profile struct {
 	mounts  map[string]bool
 	cgroups map[string]bool
 	foreign map[string]bool // open files on mounts that are not the container's: its standard streams
+	kernel  map[string]bool // open files of /proc and /sys
 }
 
 // fuzzName is the name of a container of the fuzzer's.
@@ -96,7 +114,7 @@ var fuzzName = regexp.MustCompile(`fuzz-[a-z0-9-]+`)
 
 func profileOf(t *testing.T, pid int) profile {
 	t.Helper()
-	p := profile{mounts: map[string]bool{}, cgroups: map[string]bool{}, foreign: map[string]bool{}}
+	p := profile{mounts: map[string]bool{}, cgroups: map[string]bool{}, foreign: map[string]bool{}, kernel: map[string]bool{}}
 	for _, m := range mountsOf(pid) {
 		p.mounts[m.String()] = true
 	}
@@ -106,6 +124,9 @@ func profileOf(t *testing.T, pid int) profile {
 		}
 		for _, file := range foreignFiles(id) {
 			p.foreign[file] = true
+		}
+		for _, file := range kernelFiles(id) {
+			p.kernel[file] = true
 		}
 	}
 	return p
@@ -200,6 +221,56 @@ func foreignFiles(pid int) (files []string) {
 	return files
 }
 
+// openFiles calls look with what the descriptors of a process lead to.
+func openFiles(pid int, look func(fd, link string)) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	fds, _ := os.ReadDir(dir)
+	for _, fd := range fds {
+		if link, err := os.Readlink(filepath.Join(dir, fd.Name())); err == nil {
+			look(filepath.Join(dir, fd.Name()), link)
+		}
+	}
+}
+
+// kernelFiles are open files of /proc and /sys, and devices that no container has.
+func kernelFiles(pid int) (files []string) {
+	openFiles(pid, func(fd, link string) {
+		var fs unix.Statfs_t
+		var st unix.Stat_t
+		if unix.Statfs(fd, &fs) == nil && (fs.Type == unix.PROC_SUPER_MAGIC || fs.Type == unix.SYSFS_MAGIC) {
+			files = append(files, link)
+		}
+		if unix.Stat(fd, &st) == nil && (st.Mode&unix.S_IFMT == unix.S_IFCHR || st.Mode&unix.S_IFMT == unix.S_IFBLK) {
+			files = append(files, fmt.Sprintf("%s, %o, %d:%d", fuzzName.ReplaceAllString(link, "NAME"), st.Mode, unix.Major(st.Rdev), unix.Minor(st.Rdev)))
+		}
+	})
+	return files
+}
+
+// unreadable are open files, read by a process that is not their owner and has no capability for them.
+func unreadable(pid int, s map[string]string) (files []string) {
+	const override = 1 << 1 // CAP_DAC_OVERRIDE
+	has, _ := strconv.ParseUint(s["CapPrm"], 16, 64)
+	ids := append(strings.Fields(s["Gid"]), strings.Fields(s["Groups"])...)
+	openFiles(pid, func(fd, link string) {
+		var st unix.Stat_t
+		if has&override != 0 || unix.Stat(fd, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+			return
+		}
+		bits := st.Mode
+		switch {
+		case slices.Contains(strings.Fields(s["Uid"]), strconv.Itoa(int(st.Uid))):
+			bits >>= 6
+		case slices.Contains(ids, strconv.Itoa(int(st.Gid))):
+			bits >>= 3
+		}
+		if bits&0o6 == 0 {
+			files = append(files, fmt.Sprintf("%s, mode %o of %d:%d", link, st.Mode, st.Uid, st.Gid))
+		}
+	})
+	return files
+}
+
 // compare says in what a container differs from its grant: the specification, and what the same snapshot has where it is not changed.
 func (p profile) compare(t *testing.T, pid int, spec *specs.Spec) (findings []string) {
 	t.Helper()
@@ -253,6 +324,14 @@ func (p profile) compare(t *testing.T, pid int, spec *specs.Spec) (findings []st
 			if !p.foreign[file] {
 				found("process %s has a file of another mount namespace open: %s", s["NSpid"], file)
 			}
+		}
+		for _, file := range kernelFiles(id) {
+			if !p.kernel[file] {
+				found("process %s has a file of the kernel's open: %s", s["NSpid"], file)
+			}
+		}
+		for _, file := range unreadable(id, s) {
+			found("process %s has a file open that it may not open: %s", s["NSpid"], file)
 		}
 		for _, link := range []string{"cwd", "root"} {
 			if at, err := os.Readlink(fmt.Sprintf("/proc/%d/%s", id, link)); err == nil && strings.HasPrefix(at, "(unreachable)") {

@@ -42,7 +42,7 @@ func TestInsideConnection(t *testing.T) {
 	j := journey{id: name(t), checkpoint: []string{"--tcp-established"}}
 	startImage(t, a, shared.image, j.id, plainTCP, "workload", "tcp", "--connect", "self")
 	first := await(t, a, j.id)
-	if r := a.Cryo(t.Context(), "checkpoint", j.id, j.ref()); r.Code != 11 || !strings.Contains(r.Stderr, "--tcp-established") {
+	if r := a.Cryo(t.Context(), "checkpoint", j.id, j.ref()); r.Code != codePrecondition || !strings.Contains(r.Stderr, "--tcp-established") {
 		t.Errorf("without the flag: exit status %d: %s", r.Code, r.Stderr)
 	}
 	before, after := move(t, j)
@@ -61,7 +61,7 @@ func TestInsideMultipath(t *testing.T) {
 	j := journey{id: name(t)}
 	startImage(t, a, shared.image, j.id, []string{"--env", "GODEBUG=multipathtcp=1"}, "workload", "tcp")
 	before := await(t, a, j.id)
-	if r := a.Cryo(t.Context(), "checkpoint", j.id, j.ref()); r.Code != 11 || !strings.Contains(r.Stderr, "GODEBUG=multipathtcp=0") {
+	if r := a.Cryo(t.Context(), "checkpoint", j.id, j.ref()); r.Code != codePrecondition || !strings.Contains(r.Stderr, "GODEBUG=multipathtcp=0") {
 		t.Errorf("exit status %d: %s", r.Code, r.Stderr)
 	}
 	goneOn(t, before, await(t, a, j.id))

@@ -2,9 +2,13 @@
 //
 // A test takes the two shared hosts with [pair], or one of its own with [newHost] where it breaks things; it names its
 // containers with [name], and starts them with [start], which removes them afterwards. [must] fails the test unless a command succeeded.
+//
+// A file whose name ends in _all_test.go has tests of the second tier, which "make test-all" runs. All others are the first tier, which "make test" runs,
+// and take at most 5 s each. Package runner says how they are run.
 package integration
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -12,6 +16,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -37,6 +43,24 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
+// worker is set where integration/runner hands out the tests.
+var worker = flag.Bool("worker", false, "run the tests whose names come in descriptor 3, a line each, and write their exit status to descriptor 4")
+
+// work runs the tests that are named one after the other, until there is no more name.
+func work(m *testing.M) (code int) {
+	names, codes := os.NewFile(3, "names"), os.NewFile(4, "codes")
+	unix.CloseOnExec(int(names.Fd()))
+	unix.CloseOnExec(int(codes.Fd()))
+	for lines := bufio.NewScanner(names); lines.Scan(); {
+		if err := flag.Set("test.run", "^"+lines.Text()+"$"); err != nil {
+			fmt.Println(err)
+			return 2
+		}
+		fmt.Fprintln(codes, m.Run())
+	}
+	return 0
+}
+
 // run is TestMain with deferred calls.
 func run(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -51,7 +75,12 @@ func run(m *testing.M) int {
 		fmt.Println("open lab:", err)
 		return 1
 	}
-	code := m.Run()
+	code := 0
+	if *worker {
+		code = work(m)
+	} else {
+		code = m.Run()
+	}
 	for _, leak := range shared.lab.Leaks() {
 		fmt.Println("left behind:", leak)
 		code = 1

@@ -32,6 +32,10 @@ type gate struct {
 	mends    bool            // it is damaged in the first answer only
 	damages  atomic.Int64    // answers with it
 
+	bad       func(*http.Response) // changes answers with bytes of segments; nil: it does not
+	badParts  atomic.Int64         // how many parts that somebody waits for it changes
+	badBodies atomic.Int64         // likewise for what nobody waits for
+
 	handler http.Handler
 	server  *http.Server
 	once    sync.Once
@@ -103,6 +107,13 @@ func (g *gate) hold(a *http.Response) error {
 	isPart := wanted != "" && !strings.HasSuffix(wanted, "-") && a.Request.Header.Get("Priority") == ""
 	if isPart {
 		g.parts.Add(1)
+	}
+	spoils := &g.badBodies
+	if isPart {
+		spoils = &g.badParts
+	}
+	if g.bad != nil && spoils.Load() > 0 && spoils.Add(-1) >= 0 {
+		g.bad(a)
 	}
 	if !isPart || g.strict && wanted != "bytes=0-0" {
 		a.Body = &heldBody{a.Body, g, a.Request.Context()}

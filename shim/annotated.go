@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"time"
@@ -13,18 +14,18 @@ import (
 	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
-	"github.com/cryo-project/cryo/shim/notes"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// asked is what a container's annotations ask for, or the name of its image.
-type asked struct {
+// restoreWish is what a container's annotations ask for, or the name of its image.
+type restoreWish struct {
 	ref    string      // of the snapshot that it is to be restored from
 	image  string      // the name of its image, which may be a snapshot's runnable one; empty: that is not looked at, or ref counts
 	start  bool        // it is to be started where it cannot be restored
@@ -32,11 +33,11 @@ type asked struct {
 	signal unix.Signal // that its init process gets once it runs; 0: none
 }
 
-// restores tells whether the container is to be restored, or may be.
-func (a asked) restores() bool { return !a.again && (a.ref != "" || a.image != "") }
+// restores reports whether the container is to be restored, or may be.
+func (a restoreWish) restores() bool { return !a.again && (a.ref != "" || a.image != "") }
 
 // name is what the container calls the snapshot.
-func (a asked) name() string { return cmp.Or(a.ref, a.image) }
+func (a restoreWish) name() string { return cmp.Or(a.ref, a.image) }
 
 // What CRI says of a container: whether it is a pod's sandbox, to which the pod's annotations are passed as well, its name in the pod, and that of its image. Source:
 // containerd, internal/cri/annotations. And what the kubelet says: how often the container was started before. Source: Kubernetes, pkg/kubelet/kuberuntime/labels.go.
@@ -50,17 +51,17 @@ const (
 )
 
 // askedBy reads what a container asks for. allows tells whether the configuration allows images of this name to be restored.
-func askedBy(annotations map[string]string, allows func(image string) bool) (a asked, err error) {
+func askedBy(annotations map[string]string, allows func(image string) bool) (a restoreWish, err error) {
 	kind := annotations[kindAnnotation]
 	if kind == kindSandbox {
-		return asked{}, nil
+		return restoreWish{}, nil
 	}
 	a.ref = restorer.Named(annotations, annotations[nameAnnotation])
 	if a.ref == "" && kind == kindContainer && allows(annotations[imageAnnotation]) {
 		a.image, a.start = annotations[imageAnnotation], true
 	}
 	if a.ref == "" && a.image == "" {
-		return asked{}, nil
+		return restoreWish{}, nil
 	}
 	how, err := oneOf(annotations, restorer.FallbackAnnotation, restorer.FallbackFail, restorer.FallbackStart)
 	if err != nil {
@@ -74,7 +75,7 @@ func askedBy(annotations map[string]string, allows func(image string) bool) (a a
 	}
 	if n := annotations[restartsAnnotation]; n != "" && n != "0" && how != restorer.RestartRestore {
 		if a.ref == "" {
-			return asked{}, nil // nobody knows whether it was restored before
+			return restoreWish{}, nil // it is not known whether it was restored before
 		}
 		a.again = true
 	}
@@ -95,27 +96,53 @@ func oneOf(annotations map[string]string, name, one, other string) (string, erro
 	return value, nil
 }
 
-// annotated is a restore that a container's annotation asks for, or its image.
-type annotated struct {
+// annotatedRestore is a restore that a container's annotation asks for, or its image, or the command that has made it.
+type annotatedRestore struct {
 	request *taskAPI.CreateTaskRequest // as containerd sent it
 	since   time.Time                  // when that was
+	order   *restorer.Order            // the command's; nil: the container asks
 }
+
+// asks reports whether the container asks for its restore. Its client has written its specification, and not a command by the snapshot's.
+func (c *container) asks() bool { return c.annotated != nil && c.annotated.order == nil }
 
 // containerdAddress is the variable in which containerd tells a shim the address of its socket. Source: containerd, pkg/shim.
 const containerdAddress = "GRPC_ADDRESS"
 
-// prepareAnnotated has the snapshot prepared that the container asks for, and changes the request and its options to those of a restore. Where the container's image is
+// wanted returns the request for the restore process of a container that asks for a restore.
+func (b bundle) wanted(id, namespace string) *restorer.Request {
+	return &restorer.Request{Ref: b.asked.ref, Image: b.asked.image, ID: id, Namespace: namespace, Address: os.Getenv(containerdAddress)}
+}
+
+// obey has the container restored as a command has decided, which has made it.
+func (b *bundle) obey(request *restorer.Request, id, namespace string) error {
+	if request.ID != id || request.Namespace != namespace {
+		return fmt.Errorf("the command has asked for the restore of %s in %s, not of %s in %s: %w", request.ID, request.Namespace, id, namespace, errdefs.ErrInvalidArgument)
+	}
+	b.asked = restoreWish{ref: request.Ref}
+	if len(request.Order.Annotations) == 0 {
+		return nil
+	}
+	return b.changeSpec(func(spec *specs.Spec) error {
+		maps.Copy(spec.Annotations, request.Order.Annotations) // it has some of ours
+		return nil
+	})
+}
+
+// prepareAnnotated has the snapshot prepared that is asked for, and changes the request and its options to those of a restore. Where the container's image is
 // an ordinary one nothing is changed.
-func (s *service) prepareAnnotated(ctx context.Context, c *container, r *taskAPI.CreateTaskRequest, namespace string, o *options.Options) error {
+func (s *service) prepareAnnotated(ctx context.Context, c *container, r *taskAPI.CreateTaskRequest, want *restorer.Request, o *options.Options) error {
 	asked := c.bundle.asked
-	c.annotated = &annotated{request: proto.Clone(r).(*taskAPI.CreateTaskRequest), since: time.Now()}
+	c.annotated = &annotatedRestore{request: proto.Clone(r).(*taskAPI.CreateTaskRequest), since: time.Now(), order: want.Order}
 	fresh := restorer.NoteRootfs(r.Bundle, r.Rootfs)
+	if want.Order != nil {
+		fresh = nil // the command removes it as a whole
+	}
 	if fresh != nil && asked.ref != "" {
 		return fmt.Errorf("restore %s: %w", r.ID, fresh)
 	}
-	process, prepared, err := restorer.Start(ctx, restorer.Request{
-		Ref: asked.ref, Image: asked.image, ID: r.ID, Namespace: namespace, Address: os.Getenv(containerdAddress), Bundle: r.Bundle, Rootfs: r.Rootfs,
-	})
+	want.Bundle, want.Rootfs = r.Bundle, r.Rootfs
+	process, prepared, err := restorer.Start(ctx, *want)
 	if err != nil {
 		return fmt.Errorf("restore %s from %s: %w", r.ID, asked.name(), cmp.Or(fresh, err)) // it cannot have been prepared without
 	}
@@ -131,33 +158,12 @@ func (s *service) prepareAnnotated(ctx context.Context, c *container, r *taskAPI
 	return nil
 }
 
-// join reaches the restore process of a command that has made the container, if there is one: the working directory of CRIU is its.
-func (c *container) join(ctx context.Context, id, namespace string) error {
-	process, prepared, err := restorer.Join(ctx, c.work, restorer.Request{ID: id, Namespace: namespace})
-	if err != nil {
-		return fmt.Errorf("restore %s: %w", id, err)
-	}
-	if process == nil {
-		return nil
-	}
-	if prepared.Images != c.restore || prepared.Work != c.work {
-		process.End()
-		return fmt.Errorf("restore %s: the restore process has prepared %s, not %s: %w", id, prepared.Images, c.restore, errdefs.ErrInvalidArgument)
-	}
-	c.process, c.prepared = process, *prepared
-	return nil
-}
-
 // runs tells the restore process that the container runs. Its root file system is its own from now on.
 func (c *container) runs(ctx context.Context) {
 	if c.process == nil {
 		return
 	}
-	var kept error
-	if c.annotated != nil {
-		kept = restorer.KeepRootfs(c.bundle.dir)
-	}
-	if err := errors.Join(kept, c.process.Running(c.loaded)); err != nil {
+	if err := errors.Join(restorer.KeepRootfs(c.bundle.dir), c.process.Running(c.loaded)); err != nil {
 		log.G(ctx).WithError(err).WithField("id", c.request.ID).Warn("tell the restore process that the container runs") // if it has died, its memory does not come, and that is told
 	}
 	go c.process.Let()
@@ -192,7 +198,7 @@ func (c *container) undo() error {
 	return restorer.UndoRootfs(c.bundle.dir)
 }
 
-// afresh undoes the restore of a container, of which the stock service knows nothing any more, and creates it as its client wrote it.
+// afresh undoes what has been prepared for the restore of a container, of which the stock service knows nothing, and creates it as its client wrote it.
 func (s *service) afresh(ctx context.Context, c *container, reason error) (*taskAPI.CreateTaskResponse, error) {
 	id := c.annotated.request.ID
 	log.G(ctx).WithError(reason).WithField("id", id).WithField("snapshot", c.bundle.asked.name()).Warn("a container is started afresh since it cannot be restored")
@@ -203,25 +209,25 @@ func (s *service) afresh(ctx context.Context, c *container, reason error) (*task
 	if err := os.WriteFile(spec, c.bundle.written, 0o666); err != nil {
 		return nil, fmt.Errorf("write the bundle's %s: %w", specFile, err)
 	}
-	if err := errors.Join(takeStreams(c.bundle.dir), notes.Remove(c.bundle.dir), removeExit(c.bundle.dir)); err != nil {
+	if err := takeStreams(c.bundle.dir); err != nil {
 		return nil, err
 	}
 	s.publishFallback(ctx, id, c.bundle.asked, native(reason))
-	return s.create(ctx, c.annotated.request, c)
+	return s.create(ctx, c.annotated.request, true)
 }
 
 // fallbackTopic is that of the event by which containerd's clients hear that a container was started instead of restored. The event has the
 // container's id, the snapshot's name, the reason, and its class ([failure.Class]).
 const fallbackTopic = "/cryo/restore/fallback"
 
-func (s *service) publishFallback(ctx context.Context, id string, a asked, reason error) {
+func (s *service) publishFallback(ctx context.Context, id string, a restoreWish, reason error) {
 	// A snapshot's names may be no UTF-8, which no event can hold.
 	s.publish(ctx, fallbackTopic, map[string]any{"container_id": id, "snapshot": a.name(), "reason": trust.Lines(reason.Error()), "class": failure.Class(reason)})
 }
 
 // startedAgain says that a container is started since it has run before.
-func (s *service) startedAgain(ctx context.Context, id string, a asked) {
-	reason := failure.New(errdefs.ErrFailedPrecondition, "", "restart: the pod has run this container before (%s=%s restores it again)", restorer.RestartAnnotation, restorer.RestartRestore).By("restart")
+func (s *service) startedAgain(ctx context.Context, id string, a restoreWish) {
+	reason := failure.New(errdefs.ErrFailedPrecondition, "", "restart: the pod has run this container before, or has failed to restore it (%s=%s restores it again)", restorer.RestartAnnotation, restorer.RestartRestore).By("restart")
 	log.G(ctx).WithField("id", id).WithField("snapshot", a.name()).Info("a container is started, and not restored: " + reason.Message)
 	s.publishFallback(ctx, id, a, reason)
 }
@@ -235,60 +241,4 @@ func (s *service) publish(ctx context.Context, topic string, fields map[string]a
 	if err != nil {
 		log.G(ctx).WithError(err).WithField("topic", topic).Warn("publish an event")
 	}
-}
-
-// asksForStart tells whether the container is to be started where it cannot be restored.
-func (c *container) asksForStart() bool { return c.annotated != nil && c.bundle.asked.start }
-
-// startAfresh starts a container that could not be restored, if it asks for that: clients have not heard that it runs, and nobody wants it to end. What CRIU has restored of it
-// has been ended.
-func (s *service) startAfresh(ctx context.Context, c *container, r *taskAPI.StartRequest, reason error) (*taskAPI.StartResponse, error) {
-	if c.annotated == nil {
-		return nil, reason
-	}
-	c.process.End()
-	if !c.asksForStart() || c.starting.brokenOff.Load() {
-		return nil, reason // the root file system is mounted until the task is deleted
-	}
-	if err := s.deleteRestored(ctx, c); err != nil {
-		return nil, errors.Join(reason, err)
-	}
-	if _, err := s.afresh(ctx, c, reason); err != nil {
-		return nil, errors.Join(reason, err)
-	}
-	if c.starting.brokenOff.Load() {
-		return nil, reason
-	}
-	answer, err := s.TTRPCTaskService.Start(ctx, r)
-	if err == nil && c.starting.brokenOff.Load() { // its client deletes it, and takes it for one that has not run
-		return nil, errors.Join(reason, s.endRestored(ctx, c))
-	}
-	return answer, err
-}
-
-// deleteRestored has the stock service delete a container that is to be started afresh, when nobody looks after it any more. Clients know of one task only, which is created and
-// not deleted.
-func (s *service) deleteRestored(ctx context.Context, c *container) error {
-	id := c.annotated.request.ID
-	late, cancel := context.WithTimeout(ctx, endTime)
-	defer cancel()
-	if c.watched != nil {
-		if err := until(late, c.watched); err != nil {
-			return fmt.Errorf("wait until nobody fills in the memory of %s: %w", id, err)
-		}
-	}
-	if c.ran.Load() {
-		if err := until(late, c.exited); err != nil {
-			return fmt.Errorf("wait for the end of what was restored of %s: %w", id, err)
-		}
-	}
-	if err := c.runtime.Foreign(); err != nil {
-		return err
-	}
-	if err := c.runtime.Delete(late); err != nil {
-		return err
-	}
-	s.deletions.replace(id)
-	_, err := s.TTRPCTaskService.Delete(ctx, &taskAPI.DeleteRequest{ID: id})
-	return native(err)
 }

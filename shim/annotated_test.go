@@ -6,7 +6,6 @@ import (
 	"slices"
 	"testing"
 
-	eventsAPI "github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -27,41 +26,41 @@ func TestAskedBy(t *testing.T) {
 	const asks, again = restorer.Annotation, restartsAnnotation
 	for name, test := range map[string]struct {
 		annotations map[string]string
-		want        asked
+		want        restoreWish
 		fails       bool
 	}{
-		"nothing":             {nil, asked{}, false},
-		"a restore":           {map[string]string{asks: "r:1"}, asked{ref: "r:1"}, false},
-		"that may fail":       {map[string]string{asks: "r:1", restorer.FallbackAnnotation: "start"}, asked{ref: "r:1", start: true}, false},
-		"that must not":       {map[string]string{asks: "r:1", restorer.FallbackAnnotation: "fail"}, asked{ref: "r:1"}, false},
-		"nonsense":            {map[string]string{asks: "r:1", restorer.FallbackAnnotation: "no"}, asked{}, true},
-		"a fallback alone":    {map[string]string{restorer.FallbackAnnotation: "start"}, asked{}, false},
-		"a pod's sandbox":     {pod(asks, "r:1", kindAnnotation, kindSandbox), asked{}, false},
-		"an empty annotation": {map[string]string{asks: ""}, asked{}, false},
+		"nothing":             {nil, restoreWish{}, false},
+		"a restore":           {map[string]string{asks: "r:1"}, restoreWish{ref: "r:1"}, false},
+		"that may fail":       {map[string]string{asks: "r:1", restorer.FallbackAnnotation: "start"}, restoreWish{ref: "r:1", start: true}, false},
+		"that must not":       {map[string]string{asks: "r:1", restorer.FallbackAnnotation: "fail"}, restoreWish{ref: "r:1"}, false},
+		"nonsense":            {map[string]string{asks: "r:1", restorer.FallbackAnnotation: "no"}, restoreWish{}, true},
+		"a fallback alone":    {map[string]string{restorer.FallbackAnnotation: "start"}, restoreWish{}, false},
+		"a pod's sandbox":     {pod(asks, "r:1", kindAnnotation, kindSandbox), restoreWish{}, false},
+		"an empty annotation": {map[string]string{asks: ""}, restoreWish{}, false},
 
-		"a pod's container":           {pod(asks, "r:1"), asked{ref: "r:1"}, false},
-		"by its name":                 {pod(asks+".app", "r:2"), asked{ref: "r:2"}, false},
-		"both":                        {pod(asks, "r:1", asks+".app", "r:2"), asked{ref: "r:2"}, false},
-		"another's":                   {pod(imageAnnotation, "x", asks+".other", "r:2"), asked{}, false},
-		"a name that means more":      {pod(nameAnnotation, "fallback", asks, "r:1", restorer.FallbackAnnotation, "start"), asked{ref: "r:1", start: true}, false},
-		"a signal's":                  {pod(nameAnnotation, "signal", imageAnnotation, "x", restorer.SignalAnnotation, "SIGUSR1"), asked{}, false},
-		"by its image":                {pod(), asked{image: image, start: true}, false},
-		"by its image or not at all":  {pod(restorer.FallbackAnnotation, "fail"), asked{image: image}, false},
-		"another image":               {pod(imageAnnotation, "r.example.com/other:1"), asked{}, false},
-		"an image without a pod":      {map[string]string{imageAnnotation: image}, asked{}, false},
-		"a sandbox with an image":     {pod(kindAnnotation, kindSandbox), asked{}, false},
-		"a signal":                    {pod(restorer.SignalAnnotation, "SIGUSR1"), asked{image: image, start: true, signal: unix.SIGUSR1}, false},
-		"no signal":                   {pod(restorer.SignalAnnotation, "USR1"), asked{}, true},
-		"a signal that nobody hears":  {pod(restorer.SignalAnnotation, "SIGKILL"), asked{}, true},
-		"for the first time":          {pod(again, "0"), asked{image: image, start: true}, false},
-		"for the second time":         {pod(again, "1"), asked{}, false},
-		"annotated, a second time":    {pod(again, "1", asks, "r:1"), asked{ref: "r:1", again: true}, false},
-		"explicitly cold":             {pod(again, "2", asks, "r:1", restorer.RestartAnnotation, "cold"), asked{ref: "r:1", again: true}, false},
-		"restored each time":          {pod(again, "2", restorer.RestartAnnotation, "restore"), asked{image: image, start: true}, false},
-		"nonsense about the restart":  {pod(restorer.RestartAnnotation, "warm"), asked{}, true},
-		"nonsense that nobody asks":   {map[string]string{restorer.RestartAnnotation: "warm", restorer.SignalAnnotation: "x"}, asked{}, false},
-		"annotated in its own words":  {pod(asks, "r:1", restorer.FallbackAnnotation, "start"), asked{ref: "r:1", start: true}, false},
-		"the name wins for its image": {pod(asks+".app", "r:2", again, "1", restorer.RestartAnnotation, "restore"), asked{ref: "r:2"}, false},
+		"a pod's container":           {pod(asks, "r:1"), restoreWish{ref: "r:1"}, false},
+		"by its name":                 {pod(asks+".app", "r:2"), restoreWish{ref: "r:2"}, false},
+		"both":                        {pod(asks, "r:1", asks+".app", "r:2"), restoreWish{ref: "r:2"}, false},
+		"another's":                   {pod(imageAnnotation, "x", asks+".other", "r:2"), restoreWish{}, false},
+		"a name that means more":      {pod(nameAnnotation, "fallback", asks, "r:1", restorer.FallbackAnnotation, "start"), restoreWish{ref: "r:1", start: true}, false},
+		"a signal's":                  {pod(nameAnnotation, "signal", imageAnnotation, "x", restorer.SignalAnnotation, "SIGUSR1"), restoreWish{}, false},
+		"by its image":                {pod(), restoreWish{image: image, start: true}, false},
+		"by its image or not at all":  {pod(restorer.FallbackAnnotation, "fail"), restoreWish{image: image}, false},
+		"another image":               {pod(imageAnnotation, "r.example.com/other:1"), restoreWish{}, false},
+		"an image without a pod":      {map[string]string{imageAnnotation: image}, restoreWish{}, false},
+		"a sandbox with an image":     {pod(kindAnnotation, kindSandbox), restoreWish{}, false},
+		"a signal":                    {pod(restorer.SignalAnnotation, "SIGUSR1"), restoreWish{image: image, start: true, signal: unix.SIGUSR1}, false},
+		"no signal":                   {pod(restorer.SignalAnnotation, "USR1"), restoreWish{}, true},
+		"a signal that nobody hears":  {pod(restorer.SignalAnnotation, "SIGKILL"), restoreWish{}, true},
+		"for the first time":          {pod(again, "0"), restoreWish{image: image, start: true}, false},
+		"for the second time":         {pod(again, "1"), restoreWish{}, false},
+		"annotated, a second time":    {pod(again, "1", asks, "r:1"), restoreWish{ref: "r:1", again: true}, false},
+		"explicitly cold":             {pod(again, "2", asks, "r:1", restorer.RestartAnnotation, "cold"), restoreWish{ref: "r:1", again: true}, false},
+		"restored each time":          {pod(again, "2", restorer.RestartAnnotation, "restore"), restoreWish{image: image, start: true}, false},
+		"nonsense about the restart":  {pod(restorer.RestartAnnotation, "warm"), restoreWish{}, true},
+		"nonsense that nobody asks":   {map[string]string{restorer.RestartAnnotation: "warm", restorer.SignalAnnotation: "x"}, restoreWish{}, false},
+		"annotated in its own words":  {pod(asks, "r:1", restorer.FallbackAnnotation, "start"), restoreWish{ref: "r:1", start: true}, false},
+		"the name wins for its image": {pod(asks+".app", "r:2", again, "1", restorer.RestartAnnotation, "restore"), restoreWish{ref: "r:2"}, false},
 	} {
 		got, err := askedBy(test.annotations, allows)
 		if (err != nil) != test.fails || !test.fails && got != test.want || test.fails && !errdefs.IsInvalidArgument(err) {
@@ -83,73 +82,11 @@ func (p *published) Publish(_ context.Context, topic string, _ events.Event) err
 
 func (*published) Close() error { return nil }
 
-// TestHold: of a container that is restored, or started afresh instead, clients hear of one task.
-func TestHold(t *testing.T) {
-	p := &published{}
-	d := &deletions{Publisher: p, ids: map[string]struct{}{}}
-	publish := func(id string, what ...string) {
-		for _, w := range what {
-			event := map[string]events.Event{
-				"create": &eventsAPI.TaskCreate{ContainerID: id}, "start": &eventsAPI.TaskStart{ContainerID: id}, "exec ends": &eventsAPI.TaskExit{ContainerID: id, ID: "exec"},
-				"exit": &eventsAPI.TaskExit{ContainerID: id, ID: id}, "delete": &eventsAPI.TaskDelete{ContainerID: id},
-			}[w]
-			if err := d.Publish(t.Context(), w+" "+id, event); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	hears := func(want ...string) {
-		t.Helper()
-		if !slices.Equal(p.topics, want) {
-			t.Errorf("published %q, want %q", p.topics, want)
-		}
-		p.topics = nil
-	}
-	is := func(c <-chan struct{}) bool {
-		select {
-		case <-c:
-			return true
-		default:
-			return false
-		}
-	}
-	d.hold("restored")
-	if err := d.Publish(t.Context(), "create restored", &eventsAPI.TaskCreate{ContainerID: "restored", Checkpoint: "/images"}); err != nil {
-		t.Fatal(err)
-	}
-	publish("restored", "start")
-	publish("other", "create", "exit", "delete")
-	hears("create restored", "create other", "exit other", "delete other")
-	d.release("restored")
-	publish("restored", "exit", "delete")
-	hears("start restored", "exit restored", "delete restored")
-
-	exited := d.hold("afresh")
-	publish("afresh", "start", "exec ends")
-	if is(exited) {
-		t.Error("it has exited")
-	}
-	publish("afresh", "exit")
-	if !is(exited) {
-		t.Error("it has not exited")
-	}
-	d.replace("afresh")
-	publish("afresh", "delete", "create", "start", "exit", "delete")
-	hears("start afresh", "exit afresh", "delete afresh")
-
-	d.hold("failed")
-	d.replace("failed")
-	publish("failed", "delete")
-	d.release("failed")
-	publish("failed", "create")
-	hears("delete failed", "create failed")
-}
-
 // TestFallbackEvent: who listens hears why a container was started, also where a name in the reason is no UTF-8.
 func TestFallbackEvent(t *testing.T) {
 	p := &published{}
 	s := &service{deletions: &deletions{Publisher: p, ids: map[string]struct{}{}}}
-	s.publishFallback(t.Context(), "a", asked{ref: "r:1"}, errors.New("open /\xff: gone"))
+	s.publishFallback(t.Context(), "a", restoreWish{ref: "r:1"}, errors.New("open /\xff: gone"))
 	if !slices.Equal(p.topics, []string{fallbackTopic}) {
 		t.Errorf("published %q", p.topics)
 	}

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,8 +12,11 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/restorable"
 	"github.com/cryo-project/cryo/runtime/runc"
 )
 
@@ -28,11 +32,13 @@ const (
 // bundle is what of a container's bundle matters to a checkpoint.
 type bundle struct {
 	dir         string
+	mark        string // of [runc.MarkAnnotation]
 	cgroupsPath string
 	// ownCRIUConfig is the CRIU configuration the container's creator has named, if any.
 	ownCRIUConfig string
 	gpus          gpus // what the specification had when the bundle was opened
-	asked         asked
+	asked         restoreWish
+	asksNoRing    bool   // see [refuseRing]
 	written       []byte // the specification as its client wrote it, where a restore is asked for
 }
 
@@ -78,6 +84,7 @@ func openBundle(dir string, allows func(image string) bool) (bundle, error) {
 	if b.asked.restores() {
 		b.written = data
 	}
+	_, b.asksNoRing = annotations[restorable.RingAnnotation]
 	b.gpus = gpusOf(&specs.Spec{Linux: &specs.Linux{Devices: known.Linux.Devices}, Mounts: known.Mounts})
 	own, ok := annotations[criu.Annotation]
 	switch {
@@ -87,6 +94,8 @@ func openBundle(dir string, allows func(image string) bool) (bundle, error) {
 		b.ownCRIUConfig = own
 	}
 	annotations[criu.Annotation] = b.criuConfig()
+	b.mark = rand.Text()
+	annotations[runc.MarkAnnotation] = b.mark
 	if spec["annotations"], err = json.Marshal(annotations); err != nil {
 		return b, err
 	}
@@ -99,11 +108,19 @@ func openBundle(dir string, allows func(image string) bool) (bundle, error) {
 	return b, nil
 }
 
+// renew makes the bundle's directory, empty, where it is gone, as where an operator has removed containerd's state directory. runc writes its log there, and does nothing without.
+func (b bundle) renew() error {
+	if err := os.MkdirAll(b.dir, 0o711); err != nil {
+		return fmt.Errorf("make the directory of the bundle again: %w", err)
+	}
+	return nil
+}
+
 // daemonPattern begins the name of every directory that containerd makes for a checkpoint image, and never removes
 // after a restore.
 const daemonPattern = "ctrd-checkpoint"
 
-// isDaemons tells whether containerd made dir itself, where it would have made it.
+// isDaemons reports whether containerd made dir itself, where it would have made it.
 func isDaemons(dir string) bool {
 	parent := os.Getenv("XDG_RUNTIME_DIR")
 	if parent == "" {
@@ -138,25 +155,43 @@ func removeOwned(bundle string) error {
 	return os.Remove(path)
 }
 
-// exitFile is where the stock service writes down how a container's first process has ended, for `delete`. Source: containerd, cmd/containerd-shim-runc-v2/runc/util.go.
-const exitFile = "exit.json"
-
-// removeExit removes that of what was restored of a container that is started afresh.
-func removeExit(bundle string) error {
-	if err := os.Remove(filepath.Join(bundle, exitFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget how the container has ended: %w", err)
-	}
-	return nil
-}
-
 // begin writes into a file that a dump or a restore with CRIU's work directory work is under way, so that `delete` can end it for a dead
-// shim; done takes that back.
-func (b bundle) begin(file, work string) (done func(), err error) {
+// shim. Until done, or this process has ended, nothing else is under way with that directory, so that a CRIU in it is this one's. done takes the record back, unless it is
+// to stay.
+func (b bundle) begin(file, work string) (done func(clean bool), err error) {
+	if err := os.MkdirAll(work, 0o700); err != nil {
+		return nil, fmt.Errorf("make CRIU's work directory: %w", err)
+	}
+	lock, err := lockWork(work)
+	if err != nil {
+		return nil, err
+	}
 	path := filepath.Join(b.dir, file)
 	if err := os.WriteFile(path, []byte(work), 0o600); err != nil {
-		return nil, fmt.Errorf("write down what is under way: %w", err)
+		return nil, errors.Join(fmt.Errorf("write down what is under way: %w", err), lock.Close())
 	}
-	return func() { _ = os.Remove(path) }, nil
+	return func(clean bool) {
+		if clean {
+			_ = os.Remove(path)
+		}
+		_ = lock.Close()
+	}, nil
+}
+
+// lockWork locks CRIU's work directory. Its error is of kind Busy where another dump or restore is under way with the directory.
+func lockWork(work string) (*os.File, error) {
+	dir, err := os.Open(work)
+	if err != nil {
+		return nil, fmt.Errorf("open CRIU's work directory: %w", err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = dir.Close() // err says more
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, failure.New(failure.ErrBusy, "name another work directory, or none", "another dump or restore is under way with CRIU's work directory %s", work)
+		}
+		return nil, fmt.Errorf("lock CRIU's work directory: %w", err)
+	}
+	return dir, nil
 }
 
 // endBegun ends CRIU where the file written down in the bundle says that it is at work, and gives its work directory; empty if it is not.
@@ -168,5 +203,13 @@ func endBegun(bundle, file string) (work string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return string(data), runc.EndDump(string(data))
+	work = string(data)
+	switch lock, err := lockWork(work); {
+	case errors.Is(err, fs.ErrNotExist): // its owner, the cryo command, may have ended
+	case err != nil:
+		return "", err // what is in it now is another's
+	default:
+		defer lock.Close()
+	}
+	return work, runc.EndDump(work)
 }

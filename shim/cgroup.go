@@ -2,17 +2,11 @@ package shim
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/cgroups/v3"
-	"github.com/containerd/cgroups/v3/cgroup1"
-	"github.com/containerd/cgroups/v3/cgroup2"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/containerd/v2/pkg/oom"
 	oomv1 "github.com/containerd/containerd/v2/pkg/oom/v1"
@@ -40,7 +34,7 @@ func (s *service) adopt(c *container, pid int) error {
 	return nil
 }
 
-// watchOOM gives what publishes OOM events of restored containers. It costs nothing until there is one.
+// watchOOM returns what publishes OOM events of restored containers. It costs nothing until there is one.
 func watchOOM(ctx context.Context, publisher events.Publisher) func() (oom.Watcher, error) {
 	return sync.OnceValues(func() (oom.Watcher, error) {
 		create := oomv1.New
@@ -56,62 +50,13 @@ func watchOOM(ctx context.Context, publisher events.Publisher) func() (oom.Watch
 	})
 }
 
-// removeCgroup ends what is left in the cgroup that a bundle names, and removes it. Those that systemd manages it removes.
-func removeCgroup(dir string) error {
-	spec, err := bundle{dir: dir}.spec()
-	if err != nil {
-		return err
-	}
-	if spec.Linux == nil || !strings.HasPrefix(spec.Linux.CgroupsPath, "/") {
-		return nil
-	}
-	path := filepath.Clean(spec.Linux.CgroupsPath)
-	if path == "/" {
-		return nil // which is not the container's
-	}
-	if cgroups.Mode() == cgroups.Unified {
-		m, err := cgroup2.Load(path)
-		if err != nil {
-			return fmt.Errorf("load cgroup %s: %w", path, err)
-		}
-		if err := m.Kill(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("end cgroup %s: %w", path, err)
-		}
-		if err := m.Delete(); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove cgroup %s: %w", path, err)
-		}
-		return nil
-	}
-	cg, err := cgroup1.Load(cgroup1.StaticPath(path))
-	if errors.Is(err, cgroup1.ErrCgroupDeleted) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("load cgroup %s: %w", path, err)
-	}
-	for _, sub := range cg.Subsystems() {
-		processes, err := cg.Processes(sub.Name(), true)
-		if err != nil {
-			continue // there is no such directory
-		}
-		for _, p := range processes {
-			_ = unix.Kill(p.Pid, unix.SIGKILL)
-		}
-	}
-	return cg.Delete()
-}
-
-// hybrid is where the cgroups of version 2 are on hosts that have both versions.
-const hybrid = "/sys/fs/cgroup/unified"
-
-// removeHybrid removes the empty cgroup of version 2 that runc leaves behind on hosts with both versions when a killed process ends slowly.
+// removeHybrid removes the empty cgroup of version 2 that runc leaves behind on hosts with both versions when a killed process ends slowly. dir is what runc has noted for the
+// container; empty if nothing.
 func removeHybrid(dir string) {
-	spec, err := bundle{dir: dir}.spec()
-	if err != nil || cgroups.Mode() != cgroups.Hybrid || spec.Linux == nil || !strings.HasPrefix(spec.Linux.CgroupsPath, "/") {
+	if dir == "" || cgroups.Mode() != cgroups.Hybrid {
 		return
 	}
-	path := filepath.Join(hybrid, filepath.Clean(spec.Linux.CgroupsPath))
-	for deadline := time.Now().Add(time.Second); unix.Rmdir(path) == unix.EBUSY && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Second); unix.Rmdir(dir) == unix.EBUSY && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
 }

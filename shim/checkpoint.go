@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
@@ -50,83 +52,80 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 		}
 		return s.send(ctx, c, to, r.Path, o)
 	}
-	if err := s.awaitFilled(ctx, c, time.After(fillTime)); err != nil {
-		return err
-	}
-	ctx, open, ok, err := c.gate.close(ctx)
+	in, err := c.life.admit(ctx, toSave, r.ID)
 	if errors.Is(err, errKilled) {
-		return &checkpoint.LostError{ID: r.ID, Err: err}
+		return checkpoint.Lost("checkpoint", r.ID, err)
 	}
 	if err != nil {
 		return err
 	}
-	if !ok {
-		return &checkpoint.BusyError{ID: r.ID}
+	next := in.from
+	defer func() { in.over(next) }()
+	defer c.endsWhenKilled(in.ctx)()
+	result, err := s.checkpointAlone(in, c, r.Path, o)
+	if err != nil && errors.Is(context.Cause(in.ctx), errKilled) && !errors.Is(err, failure.ErrLost) {
+		err = checkpoint.Lost("checkpoint", r.ID, err)
 	}
-	defer open()
-	defer c.endsWhenKilled(ctx)()
-	err = s.checkpointAlone(ctx, c, r.Path, o)
-	if err != nil && errors.Is(context.Cause(ctx), errKilled) && !errors.As(err, new(*checkpoint.LostError)) {
-		err = &checkpoint.LostError{ID: r.ID, Err: err}
+	switch {
+	case err == nil && result.Killed || errors.Is(err, failure.ErrLost):
+		next = ended
+	case c.saved != nil:
+		next = parked
+	default:
+		next = running
 	}
 	return err
 }
 
-// checkpointAlone runs while nothing else is at the container.
-func (s *service) checkpointAlone(ctx context.Context, c *container, images string, o *options.CheckpointOptions) error {
-	id := c.request.ID
+// checkpointAlone runs while nothing else uses the container.
+func (s *service) checkpointAlone(in *admission, c *container, images string, o *options.CheckpointOptions) (result checkpoint.Result, err error) {
+	ctx, id := in.ctx, c.request.ID
 	state, err := s.TTRPCTaskService.State(ctx, &taskAPI.StateRequest{ID: id})
 	if err != nil {
-		return err
+		return result, err
 	}
 	if state.Status != task.Status_RUNNING && state.Status != task.Status_PAUSED {
-		return checkpoint.NotRunning(id, statusWord(state.Status))
+		return result, checkpoint.NotRunning(id, statusWord(state.Status))
 	}
 	if _, err := s.giveCRIU(); err != nil {
-		return err
+		return result, err
 	}
 	criuOptions, err := s.criuOptions(c)
 	if err != nil {
-		return err
+		return result, err
 	}
 	criuOptions.LinkRemap = true
 	undo, err := makeImages(images)
 	if err != nil {
-		return err
+		return result, err
 	}
 	work := o.WorkPath
 	if work == "" {
 		if work, err = os.MkdirTemp(c.bundle.dir, "criu-"); err != nil {
-			return fmt.Errorf("make CRIU's work directory: %w", err)
+			return result, fmt.Errorf("make CRIU's work directory: %w", err)
 		}
 		defer os.RemoveAll(work)
-	} else if err := os.MkdirAll(work, 0o700); err != nil {
-		return fmt.Errorf("make CRIU's work directory: %w", err)
 	}
 	done, err := c.bundle.begin(dumpFile, work)
 	if err != nil {
-		return err
+		return result, err
 	}
-	defer done()
+	defer done(true)
 	conversation, ctx, err := checkpoint.Join(ctx, o.WorkPath)
 	if err != nil {
-		return err
-	}
-	rounds, err := rounds(c, conversation, work)
-	if err != nil {
-		conversation.End(checkpoint.Result{}, err)
-		return err
+		return result, err
 	}
 	pages, err := configure(ctx, c, criuOptions, conversation)
 	if err != nil {
 		conversation.End(checkpoint.Result{}, err)
-		return err
+		return result, err
 	}
 	defer settle(ctx, c, criuOptions)
 	defer pages.Close() // nil is closed without harm
 	request := checkpoint.Request{
 		ID:     id,
 		Frozen: state.Status == task.Status_PAUSED,
+		First:  int(state.Pid),
 		Alive:  func() bool { return !errors.Is(context.Cause(ctx), errKilled) && !runc.Ended(int(state.Pid)) },
 		Dump: runc.Dump{
 			Images:          images,
@@ -140,58 +139,69 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 			Parent:          o.ParentPath,
 			CgroupsMode:     o.CgroupsMode,
 			Pages:           pages,
+			Patience:        patience(criuOptions),
 		},
-		Rounds: rounds,
 	}
 	if conversation != nil {
 		request.Hold = conversation
 	}
-	result, err := s.run(ctx, c, request, conversation)
-	if err == nil && request.Hold == nil && !o.Exit && ctx.Err() != nil { // who would take the images is gone
-		err = &checkpoint.FailedError{ID: id, Err: context.Cause(ctx)}
+	result, err = s.run(ctx, in, c, request, conversation)
+	if err == nil && request.Hold == nil && !o.Exit && ctx.Err() != nil { // the client that would take the images is gone
+		err = checkpoint.Failed(id, context.Cause(ctx))
 	}
 	if err == nil && (result.Killed || request.Hold == nil && o.Exit) {
+		result.Killed = true
 		s.awaitEnd(ctx, id)
 	}
 	conversation.End(result, err)
+	lost := errors.Is(err, failure.ErrLost)
 	if err != nil {
 		s.keepLog(ctx, c, work)
-		undo()
+		if !lost || conversation == nil { // else the command may have all that is left of the container
+			undo()
+		}
 	}
-	if errors.As(err, new(*checkpoint.LostError)) { // who has asked may be gone
+	if lost { // the client may be gone
 		log.G(ctx).WithField("id", id).WithError(err).Error("a container was lost in a checkpoint")
 	}
-	return err
+	return result, err
 }
 
 // run takes the checkpoint, with what the container has on GPUs. A container that is parked from a checkpoint before stays so.
-func (s *service) run(ctx context.Context, c *container, request checkpoint.Request, conversation *checkpoint.Conversation) (checkpoint.Result, error) {
+func (s *service) run(ctx context.Context, in *admission, c *container, request checkpoint.Request, conversation *checkpoint.Conversation) (checkpoint.Result, error) {
 	if !c.gpus.nvidia {
 		return checkpoint.Run(ctx, c.runtime, request)
 	}
-	request.Devices, request.Parked = c.parked, c.parked != nil
+	request.Devices, request.Parked = c.saved, in.from == parked
 	if !request.Parked {
 		engine, err := s.engine(ctx, c, conversation, request.Frozen)
 		if err != nil {
-			return checkpoint.Result{}, &checkpoint.FailedError{ID: request.ID, Err: err}
+			return checkpoint.Result{}, checkpoint.Failed(request.ID, err)
 		}
+		engine.First = request.First
 		request.Devices = engine
 	}
 	result, err := checkpoint.Run(ctx, c.runtime, request)
-	c.parked = nil
+	c.saved = nil
 	if result.Parked {
-		c.parked = request.Devices
+		c.saved = request.Devices
 	}
 	if result.Pending {
-		err = s.drain(ctx, c, request, result, conversation)
+		err = s.drain(ctx, in, request)
 	}
 	return result, err
+}
+
+// patience is how long CRIU may make no progress in a dump: a moment longer than it may take by its own timeout, at which it gives up by itself.
+func patience(o criu.Options) time.Duration {
+	const moment, usual = 3 * time.Second, 30 * time.Second
+	return cmp.Or(o.Timeout, usual) + moment
 }
 
 // endTime bounds how long a container that was ended may take to be known as stopped.
 const endTime = 10 * time.Second
 
-// awaitEnd waits until the container is stopped for everybody who asks, so that it can be deleted at once.
+// awaitEnd waits until the container is stopped for every client that asks, so that it can be deleted at once.
 func (s *service) awaitEnd(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()

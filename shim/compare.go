@@ -8,14 +8,14 @@ import (
 	"github.com/cryo-project/cryo/runtime/grant"
 )
 
-// compare compares the container that CRIU has restored, and that does not run yet, with what it was granted: by its specification, and by who restores it. Its GPUs must fit.
+// compare compares the container that CRIU has restored, and that does not run yet, with what it was granted: by its specification, and by the user who restores it. Its GPUs must fit.
 // Then the restore process has the last word.
 func (c *container) compare(init, criu int) error {
 	spec, err := c.bundle.spec()
 	if err != nil {
 		return err
 	}
-	if err := grant.Check(init, criu, grant.Container{Spec: spec, Rootfs: c.bundle.rootfs(spec), Allow: c.prepared.Allowed, User: c.annotated != nil}); err != nil {
+	if err := grant.Check(init, criu, grant.Container{Spec: spec, Rootfs: c.bundle.rootfs(spec), Allow: c.prepared.Allowed, User: c.asks()}); err != nil {
 		return err
 	}
 	if c.fits != nil {
@@ -23,7 +23,10 @@ func (c *container) compare(init, criu int) error {
 			return err
 		}
 	}
-	return c.process.Commit()
+	if err := c.process.Commit(); err != nil {
+		return err
+	}
+	return c.freezeRestored(init)
 }
 
 // rootfs is where the container's root file system is.

@@ -11,22 +11,22 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image/sandbox"
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // Create makes a container, fresh or from the images of a snapshot, which [service.Start] then restores.
 func (s *service) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*taskAPI.CreateTaskResponse, error) {
-	answer, err := s.create(ctx, r, nil)
+	answer, err := s.create(ctx, r, false)
 	return answer, reply(err)
 }
 
-// create is Create. A container that asks for a restore, and for a start where it cannot be restored, is created afresh then; and in any case if it takes the place of failed,
-// which could not be restored.
-func (s *service) create(ctx context.Context, r *taskAPI.CreateTaskRequest, failed *container) (*taskAPI.CreateTaskResponse, error) {
-	c, err := s.prepare(ctx, r, failed)
+// create is Create. A container that asks for a restore, and for a start where it cannot be restored, is created afresh if that turns out before it has a task. A restore that
+// fails later is a task that could not be started. A cold container is not restored, whatever it asks for.
+func (s *service) create(ctx context.Context, r *taskAPI.CreateTaskRequest, cold bool) (*taskAPI.CreateTaskResponse, error) {
+	c, err := s.prepare(ctx, r, cold)
 	if err == nil {
 		var answer *taskAPI.CreateTaskResponse
 		if answer, err = s.createPrepared(ctx, c, r); err == nil {
@@ -36,17 +36,11 @@ func (s *service) create(ctx context.Context, r *taskAPI.CreateTaskRequest, fail
 	if c != nil && c.annotated != nil && c.bundle.asked.start && ctx.Err() == nil {
 		return s.afresh(ctx, c, err)
 	}
-	c.tell(ctx, err)
+	if c != nil && c.process != nil {
+		err = c.process.Because(native(err))
+	}
 	s.drop(ctx, c)
 	return nil, err
-}
-
-// tell leaves the reason for which the container cannot be restored where the command finds it, if one asks.
-func (c *container) tell(ctx context.Context, reason error) {
-	if c == nil {
-		return
-	}
-	warn(ctx, "tell the command why the container cannot be restored", failure.Leave(c.work, failure.Of(native(reason))))
 }
 
 // createPrepared has the stock service create a container.
@@ -61,24 +55,19 @@ func (s *service) createPrepared(ctx context.Context, c *container, r *taskAPI.C
 		s.mu.Unlock()
 		return nil, err
 	}
-	if c.annotated == nil {
-		c.starting.decide()
-	}
+	c.life.move(preparing, created)
 	return answer, nil
 }
 
-// prepare checks the request, and changes it and the bundle to what the stock service shall see. A container that takes the place of failed is not restored, whatever it asks for.
-func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, failed *container) (_ *container, err error) {
+// prepare checks the request, and changes it and the bundle to what the stock service shall see. A cold container is not restored, whatever it asks for.
+func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, cold bool) (_ *container, err error) {
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := &container{bundle: bundle{dir: r.Bundle}, request: r, starting: &starting{decided: make(chan struct{})}}
-	if failed != nil {
-		c.starting = failed.starting
-	}
+	c := &container{bundle: bundle{dir: r.Bundle}, request: r}
 	// Written down before anything can fail, so that nothing is left behind whatever does.
-	if isDaemons(r.Checkpoint) {
+	if sent, err := runcOptions(r.Options, ""); isDaemons(r.Checkpoint) && (err != nil || sent.CriuImagePath != r.Checkpoint) { // else it is the client's
 		if err := c.bundle.own(r.Checkpoint); err != nil {
 			return c, err
 		}
@@ -92,16 +81,27 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, fai
 	if err != nil {
 		return c, err
 	}
-	c.runtime, c.work = newRuntimeContainer(r.ID, r.Bundle, ns, options), options.CriuWorkPath
+	ordered, err := restorer.RequestIn(options)
+	if err != nil {
+		return c, err
+	}
+	c.runtime, c.work = newRuntimeContainer(r.ID, b, ns, options), options.CriuWorkPath
 	if err := c.runtime.Foreign(); err != nil {
 		return c, fmt.Errorf("create %s: %w", r.ID, err)
 	}
 	switch {
-	case failed != nil || r.Checkpoint != "" || options.CriuImagePath != "":
+	case ordered != nil:
+		if err := c.bundle.obey(ordered, r.ID, ns); err != nil {
+			return c, err
+		}
+		if err := s.prepareAnnotated(ctx, c, r, ordered, options); err != nil {
+			return c, err
+		}
+	case cold || r.Checkpoint != "" || options.CriuImagePath != "":
 	case b.asked.again:
 		s.startedAgain(ctx, r.ID, b.asked)
 	case b.asked.restores():
-		if err := s.prepareAnnotated(ctx, c, r, ns, options); err != nil {
+		if err := s.prepareAnnotated(ctx, c, r, b.wanted(r.ID, ns), options); err != nil {
 			return c, err
 		}
 	}
@@ -117,17 +117,17 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, fai
 	}
 	if c.restore == "" {
 		c.gpus = b.gpus
-		return c, s.giveLibrary(ctx, c, r)
-	}
-	if c.process == nil {
-		if err := c.join(ctx, r.ID, ns); err != nil {
-			return c, err
+		if b.asksNoRing {
+			if err := b.changeSpec(refuseRing); err != nil {
+				return c, err
+			}
 		}
+		return c, s.giveLibrary(ctx, c, r)
 	}
 	if err := s.judge(c); err != nil {
 		return c, err
 	}
-	box, err := sandbox.Open(c.restore) // it takes some milliseconds to be ready
+	box, err := sandbox.Open(sandbox.Self, c.restore) // it takes some milliseconds to be ready
 	if err != nil {
 		return c, err
 	}
@@ -170,7 +170,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, fai
 }
 
 // reviewImages refuses images that no checkpoint writes, which would have CRIU leave the container. What the container may have its client has said
-// by its specification; who restores it by the cryo command has that compared, too.
+// by its specification; the cryo command has that compared, too.
 func reviewImages(ctx context.Context, c *container) error {
 	spec, err := c.bundle.spec()
 	if err != nil {
@@ -188,7 +188,7 @@ func reviewFiles(ctx context.Context, c *container) error {
 		return err
 	}
 	if box == nil { // it was begun before, and failed
-		if box, err = sandbox.Open(c.restore); err != nil {
+		if box, err = sandbox.Open(sandbox.Self, c.restore); err != nil {
 			return err
 		}
 	}
@@ -208,7 +208,6 @@ func (s *service) drop(ctx context.Context, c *container) {
 	if c == nil {
 		return
 	}
-	c.starting.decide()
 	_ = c.box.Swap(nil).Close()
 	warn(ctx, "undo what a restore has changed", c.undo())
 	warn(ctx, "remove the directory a container was restored from", removeOwned(c.bundle.dir))

@@ -7,7 +7,7 @@
 //	Start       restores: CRIU's reason, the cgroup, OOM events, temporary directories, GPUs
 //	Checkpoint  package runtime/checkpoint, without the lock that State needs; GPUs by package runtime/gpu
 //	Resume      of a container that was paused for a checkpoint: its GPUs
-//	State, Wait answer while a restore runs, and where a start afresh follows it
+//	State answers while a restore runs
 //	Stats       of restored containers
 //	Kill, Pause, Resume, Update, Delete  in order with a dump that is under way
 package shim

@@ -6,10 +6,8 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/shim/fill"
 	"github.com/cryo-project/cryo/shim/notes"
@@ -18,7 +16,7 @@ import (
 // fillTime bounds how long a checkpoint or a pause waits for memory to be there.
 const fillTime = 5 * time.Minute
 
-// fillRate bounds, in bytes a second, how fast memory is filled in that nobody waits for. 0: nothing does.
+// fillRate bounds, in bytes a second, how fast memory is filled in that no process waits for. 0: nothing does.
 func (s *service) fillRate(c *container) int64 {
 	if c.gpus.record != nil { // the container waits for all of it
 		return 0
@@ -36,11 +34,7 @@ func (s *service) beginFilling(ctx context.Context, c *container) (*fill.Filling
 		return nil, err
 	}
 	c.filling.Store(f)
-	c.watched = make(chan struct{})
-	go func() {
-		defer close(c.watched)
-		s.watchFilling(context.WithoutCancel(ctx), c, f)
-	}()
+	go s.watchFilling(context.WithoutCancel(ctx), c, f)
 	return f, nil
 }
 
@@ -97,46 +91,50 @@ func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Fillin
 	warn(ctx, "note the state of a container", noted.Write(c.bundle.dir))
 	ctx, cancel := context.WithTimeout(ctx, fillTime)
 	defer cancel()
-	// CRIU may be at work still, and wait for what does not come. It fails by itself where it finds nobody to give processes to.
+	// CRIU may be at work still, and wait for what does not come. It fails by itself where it finds no process to give processes to.
 	patience := time.Now()
 	if !f.Opened() {
 		patience = patience.Add(endTime)
 	}
-	restoring := c.runtime.Restoring(c.work)
+	criu := c.runtime.Restoring(c.work)
+	isRestored := func() bool { p := c.life.now(); return p != restoring && p != loading }
 	for ctx.Err() == nil {
-		if c.restoring.Load() && time.Now().After(patience) {
-			restoring.End()
+		if !isRestored() && time.Now().After(patience) {
+			criu.End()
 		}
 		// Killing what runc knows of a container that is being restored does not end the CRIU that waits.
-		if err := c.runtime.Kill(ctx); !c.restoring.Load() && (err == nil || !c.runtime.Known(ctx) || s.is(ctx, id, task.Status_STOPPED)) {
+		if err := c.runtime.Kill(ctx); isRestored() && (err == nil || !c.runtime.Known(ctx) || s.is(ctx, id, task.Status_STOPPED)) {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	if c.ran.Load() { // else the stock service knows of no process
+	if !s.is(ctx, id, task.Status_CREATED) { // else the stock service knows of no process
 		s.awaitEnd(ctx, id)
 	}
 }
 
-// awaitFilled waits until all of the container's memory is there: nobody may freeze it before, and nothing could be dumped. late, unless
-// nil, says when that takes too long.
-func (s *service) awaitFilled(ctx context.Context, c *container, late <-chan time.Time) error {
+// awaitFilled waits until all of the container's memory is there, and returns an error if it does not come.
+func (c *container) awaitFilled(ctx context.Context) error {
 	f := c.filling.Load()
 	if f == nil {
 		return nil
 	}
 	select {
 	case <-f.Done():
-	case <-late:
-		return failure.New(errdefs.ErrUnavailable, "try again later, or restore with cryo restore --eager",
-			"container %s was restored and its memory is still being filled in after %s", c.request.ID, fillTime)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if _, err := f.Result(); err != nil {
-		return &checkpoint.LostError{Op: "restore", ID: c.request.ID, Err: err}
+	_, err := f.Result()
+	return err
+}
+
+// isFilled changes the phase of a container that runs when its memory is there, or does not come.
+func (c *container) isFilled() {
+	if err := c.awaitFilled(context.Background()); err != nil {
+		c.life.lose(checkpoint.Lost("restore", c.request.ID, err))
+		return
 	}
-	return nil
+	c.life.move(filling, running)
 }
 
 // outliveFilling waits, though not for ever, until nothing is left of what filled in the memory of a container that has ended.

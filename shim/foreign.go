@@ -21,13 +21,13 @@ type withoutRunc struct{ context.Context }
 
 var (
 	errNotAsked = errors.New("the container does not exist: it is another containerd's")
-	ended       = make(chan struct{})
+	closed      = make(chan struct{})
 )
 
-func init() { close(ended) }
+func init() { close(closed) }
 
 // Done implements [context.Context].
-func (withoutRunc) Done() <-chan struct{} { return ended }
+func (withoutRunc) Done() <-chan struct{} { return closed }
 
 // Err implements [context.Context].
 func (withoutRunc) Err() error { return errNotAsked }

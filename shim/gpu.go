@@ -57,13 +57,11 @@ func nvidiaNodes(spec *specs.Spec) (nodes []specs.LinuxDevice) {
 func (c *container) gpuContainer(spec *specs.Spec) gpu.Container {
 	return gpu.Container{
 		PIDs:   func(ctx context.Context) ([]int, error) { return c.runtime.Processes(ctx) },
-		Start:  gpu.StartDriver,
-		Dial:   gpu.DialLibrary,
 		Minors: cdi.Minors(spec),
 	}
 }
 
-// engine makes what saves the container's GPUs for a checkpoint, with nobody to talk to or a conversation.
+// engine makes what saves the container's GPUs for a checkpoint, with or without a conversation.
 func (s *service) engine(ctx context.Context, c *container, conversation *checkpoint.Conversation, frozen bool) (*gpu.Engine, error) {
 	spec, err := c.bundle.spec()
 	if err != nil {

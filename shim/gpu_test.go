@@ -155,7 +155,7 @@ func TestBringGPUs(t *testing.T) {
 	}
 	// What a client has given the container that it wants restored stays.
 	if err := b.changeSpec(func(spec *specs.Spec) error {
-		return s.bringGPUs(&container{bundle: b, annotated: &annotated{}}, spec, record)
+		return s.bringGPUs(&container{bundle: b, annotated: &annotatedRestore{}}, spec, record)
 	}); err != nil {
 		t.Error(err)
 	}

@@ -41,7 +41,7 @@ func (s *service) giveLibrary(ctx context.Context, c *container, r *taskAPI.Crea
 		if engine, err = s.gpuEngine(spec); err != nil || engine != image.KeeperEngine {
 			return err
 		}
-		found, err := library.Locate()
+		found, err := library.Locate("")
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ func (s *service) giveLibrary(ctx context.Context, c *container, r *taskAPI.Crea
 	return err
 }
 
-// injectWith shows the container's rootfs, which is mounted only later, to who looks what is in it.
+// injectWith shows the container's rootfs, which is mounted only later, to a function that looks what is in it.
 func injectWith(ctx context.Context, r *taskAPI.CreateTaskRequest, look func(rootfs string) string) (why string, err error) {
 	if len(r.Rootfs) == 0 {
 		return look(filepath.Join(r.Bundle, "rootfs")), nil
@@ -82,7 +82,7 @@ func (c *container) giveLibraryAgain(spec *specs.Spec) error {
 		c.gpus.fallback = "it had none on the host that it was restored from"
 		return nil
 	}
-	found, err := library.Locate()
+	found, err := library.Locate("")
 	if err != nil {
 		return err
 	}
@@ -109,20 +109,14 @@ func (s *service) handOver(ctx context.Context, c *container, e *gpu.Engine, con
 	case frozen:
 		e.Fallback = "the container was paused"
 	default:
-		e.Handover = handover()
-		e.Handover.Peer = func() (*os.File, error) { return conversation.Devices() }
+		e.Peer = func() (*os.File, error) { return conversation.Devices() }
 	}
 }
 
-func handover() *gpu.Handover {
-	return &gpu.Handover{Start: gpu.StartKeeper}
-}
-
 // drain waits until a copy of device memory is with the command, while the container runs and may be used.
-func (s *service) drain(ctx context.Context, c *container, request checkpoint.Request, result checkpoint.Result, conversation *checkpoint.Conversation) error {
+func (s *service) drain(ctx context.Context, in *admission, request checkpoint.Request) error {
 	defer request.Devices.Release()
-	conversation.Released(result)
-	c.gate.release()
+	in.become(copying)
 	err := request.Devices.Drain(ctx)
 	switch cause := context.Cause(ctx); {
 	case err == nil:
@@ -130,5 +124,5 @@ func (s *service) drain(ctx context.Context, c *container, request checkpoint.Re
 	case cause == errKilled || cause == errDeleted:
 		return fmt.Errorf("checkpoint %s: %w: %w", request.ID, cause, errdefs.ErrAborted)
 	}
-	return &checkpoint.FailedError{ID: request.ID, Err: err}
+	return checkpoint.Failed(request.ID, err)
 }

@@ -148,7 +148,7 @@ func TestHandOverOnlyToThoseWhoTakeIt(t *testing.T) {
 	} {
 		e := &gpu.Engine{}
 		(&service{}).handOver(context.Background(), &container{gpus: gpus{library: test.library}}, e, test.conversation, test.frozen)
-		if (e.Handover != nil) != test.want || test.library != nil && (e.Fallback == "") != test.want || e.Library != test.library {
+		if (e.Peer != nil) != test.want || test.library != nil && (e.Fallback == "") != test.want || e.Library != test.library {
 			t.Errorf("%s: got %+v", name, e)
 		}
 	}

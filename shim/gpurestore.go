@@ -14,6 +14,8 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
+	"github.com/cryo-project/cryo/runtime/grant"
+	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/shim/load"
 )
 
@@ -22,7 +24,7 @@ import (
 // nodes get the numbers they have here, in the rules of the cgroup as well. The cryo command has done its own, and says so. A container that asks for the restore by its
 // annotation has GPUs of this host, which its client has given it: it keeps these and gets no others, whatever the snapshot's names are here.
 func (s *service) bringGPUs(c *container, spec *specs.Spec, record *gpu.Record) error {
-	if record == nil || c.annotated != nil {
+	if record == nil || c.asks() {
 		return nil
 	}
 	if _, noted, err := cdi.Annotated(spec); err != nil {
@@ -143,8 +145,8 @@ func (s *service) beginGPUs(ctx context.Context, c *container) (*gpu.Restore, er
 		return nil, err
 	}
 	r := &gpu.Restore{Container: c.gpuContainer(spec), Record: *c.gpus.record, Map: wanted}
+	r.Thaw = c.thawRestored
 	if c.prepared.Devices {
-		r.Handover = handover()
 		r.Bring = func() (gpu.Source, error) {
 			l, err := load.Start(c.process)
 			if err != nil {
@@ -152,12 +154,8 @@ func (s *service) beginGPUs(ctx context.Context, c *container) (*gpu.Restore, er
 			}
 			return l, nil
 		}
-		r.Kept = func(fits func(prewarmed.Info) bool) (gpu.Kept, error) {
-			l, err := prewarmed.New(c.prepared.Root).Lease(c.prepared.Digest.String(), fits)
-			if l == nil {
-				return nil, err // not l, which would be an interface that is not nil
-			}
-			return l, err
+		r.Kept = func(fits func(prewarmed.Info) bool) (*prewarmed.Lease, error) {
+			return prewarmed.New(c.prepared.Root).Lease(c.prepared.Digest.String(), fits)
 		}
 	}
 	if err := r.Begin(ctx); err != nil {
@@ -184,6 +182,29 @@ func (s *service) loadGPUs(ctx context.Context, c *container, r *gpu.Restore, pi
 	}
 	c.loaded = r.Loaded(took)
 	return nil
+}
+
+// freezeRestored freezes a restored container that has something on GPUs, while CRIU still has it stopped: a process runs none of its code before the driver has brought back what it
+// had, see package gpu.
+func (c *container) freezeRestored(init int) error {
+	if c.gpus.record == nil || len(c.gpus.record.Processes) == 0 {
+		return nil
+	}
+	all, err := grant.Tree(init)
+	if err != nil {
+		return err
+	}
+	thaw, err := runc.FreezeRestored(all)
+	c.thaw = thaw
+	return err
+}
+
+// thawRestored lets it run.
+func (c *container) thawRestored(ctx context.Context) error {
+	if c.thaw == nil {
+		return nil
+	}
+	return c.thaw(ctx)
 }
 
 // endRestored ends a container that was restored, but for its GPUs.

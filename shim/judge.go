@@ -5,6 +5,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/shim/config"
 )
 
 // judge decides by signatures whether a container may be restored, before anything of its images is read. The restore process, which has judged by its own
@@ -17,7 +18,11 @@ func (s *service) judge(c *container) error {
 		}
 		return nil
 	}
-	p, err := s.config.Trust.Policy()
+	by := config.Person
+	if c.asks() {
+		by = config.Machine
+	}
+	p, err := s.config.Trust.Policy(by)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
-	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/runc"
+	stock "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/runc"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shim"
@@ -19,6 +19,7 @@ import (
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
@@ -35,7 +36,7 @@ func (m shimManager) Start(ctx context.Context, params *bootapi.BootstrapParams)
 	return m.Shim.Start(ctx, params)
 }
 
-// deleteTime is how long runc may take to forget the container of a dead shim. containerd kills who cleans up after five seconds.
+// deleteTime is how long runc may take to forget the container of a dead shim. containerd kills the process that cleans up after five seconds.
 const deleteTime = 3 * time.Second
 
 // Stop cleans up after a shim that died. A dump it had under way is ended, and what it froze for it is thawed first,
@@ -67,12 +68,14 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 			warn(ctx, "remove what the restore of a dead shim has left", c.SweepRestore())
 		}
 	}
+	// CRIU, which is there already, is not told by its work directory any more where the command has removed that meanwhile. runc would wait for it.
+	_ = runc.EndClaim(bundle) // tried again below
 	if restoring != "" {
-		if ours {
-			// CRIU, which is there already, is not told by its work directory any more where the command has removed that meanwhile. runc would wait for it.
-			_ = removeCgroup(bundle) // tried again below
-		}
-		warn(ctx, "unmount what CRIU has left of the restore of a dead shim", unmountBelow(restoring))
+		warn(ctx, "unmount what CRIU has left of the restore of a dead shim", unmountYard(restoring))
+	}
+	unified := ""
+	if ours {
+		unified = c.Unified()
 	}
 	warn(ctx, "remove the sockets of a dead shim", removeSockets(ctx, bundle, id))
 	status := shim.StopStatus{ExitedAt: time.Now(), ExitStatus: 128 + int(unix.SIGKILL)}
@@ -84,12 +87,10 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 		deleting, cancel := context.WithTimeout(ctx, deleteTime)
 		defer cancel()
 		warn(ctx, "have runc forget the container of a dead shim", c.Delete(deleting))
-		removeHybrid(bundle)
+		removeHybrid(unified)
 	}
 	warn(ctx, "undo what the restore of a dead shim has changed in the root file system", restorer.UndoRootfs(bundle))
-	if restoring != "" && ours {
-		warn(ctx, "remove the cgroup that the restore of a dead shim has left", removeCgroup(bundle))
-	}
+	warn(ctx, "remove the cgroup that the restore of a dead shim has left", runc.EndClaim(bundle))
 	warn(ctx, "remove the directory a container was restored from", removeOwned(bundle))
 	return status, stopped
 }
@@ -107,18 +108,24 @@ func (m shimManager) Info(ctx context.Context, options io.Reader) (*types.Runtim
 	return m.Shim.Info(ctx, runcOptions)
 }
 
-// containerOf gives the container of a bundle by what the stock service wrote there.
-func containerOf(ctx context.Context, bundle, id string) (runtimeContainer, error) {
+// containerOf returns the container of a bundle by what the stock service wrote there.
+func containerOf(ctx context.Context, dir, id string) (runtimeContainer, error) {
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
 		return runtimeContainer{}, err
 	}
-	options, err := runc.ReadOptions(bundle)
+	options, err := stock.ReadOptions(dir)
 	if err != nil {
 		return runtimeContainer{}, err
 	}
 	if options == nil {
 		return runtimeContainer{}, errors.Join(os.ErrNotExist, errdefs.ErrNotFound)
 	}
-	return newRuntimeContainer(id, bundle, ns, options), nil
+	b := bundle{dir: dir}
+	spec, err := b.spec()
+	if err != nil {
+		return runtimeContainer{}, err
+	}
+	b.mark = spec.Annotations[runc.MarkAnnotation]
+	return newRuntimeContainer(id, b, ns, options), nil
 }

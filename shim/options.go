@@ -64,7 +64,7 @@ func tomlOptions(o *runtimeoptions.Options, systemd bool) (*options.Options, err
 	return t.Options, nil
 }
 
-// convertInfoOptions gives options of any kind, as containerd writes them to -info, in the form the stock manager reads.
+// convertInfoOptions returns options of any kind, as containerd writes them to -info, in the form the stock manager reads.
 func convertInfoOptions(data []byte) (io.Reader, error) {
 	if len(data) == 0 {
 		return bytes.NewReader(nil), nil

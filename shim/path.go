@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,13 +21,16 @@ func (s *service) giveCRIU() (criu string, err error) {
 	if criu, err = s.config.CheckCRIU(); err != nil {
 		return "", err
 	}
+	own, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if err := standin.Await(context.Background(), own); err != nil { // not while a container is frozen
+		return "", err
+	}
 	pathMu.Lock()
 	defer pathMu.Unlock()
 	if err := config.ExportPath(criu); err != nil {
-		return "", err
-	}
-	own, err := os.Executable()
-	if err != nil {
 		return "", err
 	}
 	dir, err := standin.Link(own)

@@ -11,23 +11,24 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 )
 
-// reply gives an error the form in which it crosses to containerd: its kind, and its text once, with the hint as its last line, which is for
-// people: the command finds kind, message and hint in a file of its own ([failure.Leave]). errgrpc alone sends every cause of an error that joins
-// several a second time, and clients print them all.
+// reply gives an error the form in which it crosses to containerd: its kind, and its text once, with the rule and the hint as its last lines
+// ([failure.Text]). The command finds kind, message, rule and hint in a file of its own ([failure.Leave]). errgrpc alone sends every cause of an error
+// that joins several a second time, and clients print them all.
 func reply(err error) error {
 	if err == nil {
 		return nil
 	}
-	if s, ok := status.FromError(err); ok && errors.Is(errdefs.Resolve(err), errdefs.ErrUnknown) { // the stock service's, and nobody has given it another kind
+	if s, ok := status.FromError(err); ok && errors.Is(errdefs.Resolve(err), errdefs.ErrUnknown) { // the stock service's, and it has got no other kind
 		if text := trust.Lines(s.Message()); text != s.Message() {
 			return status.Error(s.Code(), text)
 		}
 		return err
 	}
-	text := trust.Lines(err.Error()) // a snapshot's names cannot look like a hint
-	if h := failure.Hint(err); h != "" {
-		text += "\nhint: " + trust.Lines(h)
+	hint := failure.Hint(err)
+	if hint != "" {
+		hint = trust.Lines(hint)
 	}
+	text := failure.Text(trust.Lines(err.Error()), failure.Rule(err), hint) // a snapshot's names cannot look like a rule or a hint
 	kind := errdefs.Resolve(err)
 	if errors.Is(kind, errdefs.ErrUnavailable) { // clients take Unavailable to mean that containerd is away, and ask again
 		kind = errdefs.ErrAborted
@@ -35,7 +36,7 @@ func reply(err error) error {
 	return errgrpc.ToGRPC(&plainError{text: text, kind: kind})
 }
 
-// native gives an error of the stock service as what it says and its kind; others as they are.
+// native returns an error of the stock service as what it says and its kind; others as they are.
 func native(err error) error {
 	if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return &plainError{text: s.GRPCStatus().Message(), kind: errdefs.Resolve(errgrpc.ToNative(err))}

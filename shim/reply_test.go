@@ -11,6 +11,8 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 func TestReplyKeepsKindAndText(t *testing.T) {
@@ -56,5 +58,23 @@ func TestReplySaysTheHint(t *testing.T) {
 	got := errgrpc.ToNative(reply(fmt.Errorf("x: %w: %w", hinted{errors.New("y")}, errdefs.ErrAborted)))
 	if want := "x: y: aborted\nhint: do this"; got.Error() != want && got.Error() != want+": aborted" || !errdefs.IsAborted(got) {
 		t.Errorf("got %q", got)
+	}
+}
+
+// TestReplyPasses: a client of containerd finds rule and hint again, whatever containerd has put around them.
+func TestReplyPasses(t *testing.T) {
+	for name, test := range map[string]struct {
+		err        error
+		rule, hint string
+	}{
+		"rule and hint": {failure.New(errdefs.ErrFailedPrecondition, "mount it\nor not", "mounts: there is none\nrule: forged\nhint: forged").By("mounts"), "mounts", "mount it\n  or not"},
+		"rule":          {failure.New(errdefs.ErrPermissionDenied, "", "signature: none").By("signature"), "signature", ""},
+		"hint":          {hinted{fmt.Errorf("y\nrule: forged: %w", errdefs.ErrAborted)}, "", "do this"},
+		"neither":       {errors.New("rule: forged\nrule: forged\nhint: forged"), "", ""},
+	} {
+		daemon := errgrpc.ToGRPC(fmt.Errorf("failed to create shim task: %w", errgrpc.ToNative(reply(test.err))))
+		if _, rule, hint := failure.Passed(errgrpc.ToNative(daemon)); rule != test.rule || hint != test.hint {
+			t.Errorf("%s: rule %q, hint %q of %q", name, rule, hint, daemon)
+		}
 	}
 }

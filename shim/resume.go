@@ -12,45 +12,37 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 )
 
-// Resume waits for a dump to end. A container that was paused for a checkpoint gets back what it had on GPUs. It is not broken off with its client.
+// Resume is not broken off with its client. A container that is parked gets back what it had on GPUs.
 func (s *service) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*ptypes.Empty, error) {
 	c := s.container(r.ID)
-	if c == nil || !c.gpus.nvidia {
-		return inOrder(ctx, c, r, s.resume)
+	if c == nil {
+		return s.resume(ctx, r)
 	}
-	if answer, done, err := s.resumePlain(ctx, c, r); done {
-		return answer, err
-	}
-	ctx, open, err := c.gate.await(ctx)
+	in, err := c.life.admit(ctx, toResume, r.ID)
 	if err != nil {
 		return nil, reply(err)
 	}
-	defer open()
-	defer c.endsWhenKilled(ctx)()
-	answer, err := s.resume(ctx, r)
-	if err != nil || c.parked == nil {
-		return answer, err
+	if !in.alone {
+		defer in.leave()
+		return s.resume(ctx, r)
 	}
-	if err := s.unpark(ctx, c); err != nil {
+	next := parked
+	defer func() { in.over(next) }()
+	ctx = in.ctx
+	defer c.endsWhenKilled(ctx)()
+	warn(ctx, "stop processes whose device memory is in host memory", c.saved.Stop(ctx))
+	answer, err := s.resume(ctx, r)
+	if err != nil {
+		c.saved.Release()
+		return nil, err
+	}
+	if next, err = s.unpark(ctx, c); err != nil {
 		return nil, reply(err)
 	}
 	return answer, nil
 }
 
-// resumePlain is for a container that is not parked: it waits no longer than until a checkpoint does not need it any more.
-func (s *service) resumePlain(ctx context.Context, c *container, r *taskAPI.ResumeRequest) (answer *ptypes.Empty, done bool, err error) {
-	if err := c.gate.enter(ctx); err != nil {
-		return nil, true, reply(err)
-	}
-	defer c.gate.leave()
-	if c.parked != nil {
-		return nil, false, nil
-	}
-	answer, err = s.resume(ctx, r)
-	return answer, true, err
-}
-
-// resume asks runc twice where it has not done it, since it may have been killed: who checkpoints with stock clients does not look whether it was done.
+// resume asks runc twice where it has not done it, since it may have been killed: stock clients that checkpoint do not look whether it was done.
 func (s *service) resume(ctx context.Context, r *taskAPI.ResumeRequest) (*ptypes.Empty, error) {
 	ctx = context.WithoutCancel(ctx)
 	answer, err := s.TTRPCTaskService.Resume(ctx, r)
@@ -60,22 +52,22 @@ func (s *service) resume(ctx context.Context, r *taskAPI.ResumeRequest) (*ptypes
 	return answer, err
 }
 
-// unpark loads the GPUs of a container that was thawed. What can be tried again, for instance when there is memory, leaves it paused.
-func (s *service) unpark(ctx context.Context, c *container) error {
+// unpark loads the GPUs of a container that was thawed, and returns the phase that follows. After what can be tried again, for instance when there is memory, it stays parked.
+func (s *service) unpark(ctx context.Context, c *container) (phase, error) {
 	id := c.request.ID
-	err := c.parked.Load(ctx)
+	err := c.saved.Load(ctx)
 	if err == nil {
-		c.parked = nil
-		return nil
+		c.saved = nil
+		return running, nil
 	}
 	var loss *checkpoint.LossError
 	if !errors.As(err, &loss) && context.Cause(ctx) != errKilled {
 		_, paused := s.TTRPCTaskService.Pause(context.WithoutCancel(ctx), &taskAPI.PauseRequest{ID: id})
 		if paused == nil {
-			return fmt.Errorf("resume %s: %w; it is paused still", id, err)
+			return parked, fmt.Errorf("resume %s: %w; it is paused still", id, err)
 		}
 		err = errors.Join(err, paused)
 	}
-	c.parked = nil
-	return &checkpoint.LostError{Op: "resume", ID: id, Err: errors.Join(err, s.endRestored(ctx, c))}
+	c.saved = nil
+	return ended, checkpoint.Lost("resume", id, errors.Join(err, s.endRestored(ctx, c)))
 }

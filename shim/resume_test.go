@@ -5,7 +5,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
@@ -44,6 +43,11 @@ type parkedDevices struct {
 	err error
 }
 
+func (d parkedDevices) Stop(context.Context) error {
+	d.s.did = append(d.s.did, "stop")
+	return nil
+}
+
 func (d parkedDevices) Load(context.Context) error {
 	d.s.did = append(d.s.did, "load")
 	return d.err
@@ -55,13 +59,13 @@ func TestResumeOfTheParked(t *testing.T) {
 		parked bool
 		err    error
 		want   string
-		stays  bool
+		next   phase
 		says   string
 	}{
-		{name: "not parked", want: "resume"},
-		{name: "parked", parked: true, want: "resume load"},
-		{name: "no memory", parked: true, err: errors.New("no memory"), want: "resume load pause", stays: true, says: "it is paused still"},
-		{name: "lost", parked: true, err: &checkpoint.LossError{Err: errors.New("999")}, want: "resume load wait", says: "the container is lost"},
+		{name: "not parked", want: "resume", next: running},
+		{name: "parked", parked: true, want: "stop resume load", next: running},
+		{name: "no memory", parked: true, err: errors.New("no memory"), want: "stop resume load pause", next: parked, says: "it is paused still"},
+		{name: "lost", parked: true, err: &checkpoint.LossError{Err: errors.New("999")}, want: "stop resume load wait", next: ended, says: "the container is lost"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			stock := &stockTask{}
@@ -69,8 +73,9 @@ func TestResumeOfTheParked(t *testing.T) {
 				request: &taskAPI.CreateTaskRequest{ID: "c"}, gpus: gpus{nvidia: true},
 				runtime: runc.Container{ID: "c", Runtime: &gorunc.Runc{Command: "/no/runc"}},
 			}
+			c.life.phase = running
 			if test.parked {
-				c.parked = parkedDevices{s: stock, err: test.err}
+				c.life.phase, c.saved = parked, parkedDevices{s: stock, err: test.err}
 			}
 			s := &service{TTRPCTaskService: stock, containers: map[string]*container{"c": c}}
 			_, err := s.Resume(t.Context(), &taskAPI.ResumeRequest{ID: "c"})
@@ -80,32 +85,9 @@ func TestResumeOfTheParked(t *testing.T) {
 			if got := strings.Join(stock.did, " "); got != test.want {
 				t.Errorf("did %s, want %s", got, test.want)
 			}
-			if (c.parked != nil) != test.stays {
-				t.Errorf("parked: %v", c.parked)
+			if p := c.life.now(); p != test.next || (c.saved != nil) != (p == parked) {
+				t.Errorf("phase %d, want %d; GPUs saved: %v", p, test.next, c.saved)
 			}
 		})
-	}
-}
-
-func TestGateAwaits(t *testing.T) {
-	var g gate
-	_, open, _, _ := g.close(t.Context())
-	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if _, _, err := g.await(short); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
-	}
-	got := make(chan error)
-	go func() {
-		_, open, err := g.await(context.Background())
-		if err == nil {
-			open()
-		}
-		got <- err
-	}()
-	time.Sleep(5 * time.Millisecond)
-	open()
-	if err := <-got; err != nil {
-		t.Error(err)
 	}
 }

@@ -42,7 +42,7 @@ func (c *container) sendTo(o *options.CheckpointOptions) (string, error) {
 func (s *service) send(ctx context.Context, c *container, to, images string, o *options.CheckpointOptions) error {
 	id := c.request.ID
 	if !c.sending.CompareAndSwap(false, true) {
-		return &checkpoint.BusyError{ID: id}
+		return checkpoint.Busy(id)
 	}
 	defer c.sending.Store(false)
 	request, err := c.sendRequest(ctx, to, o)

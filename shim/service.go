@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types/task"
@@ -46,34 +45,29 @@ func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
 	return nil
 }
 
-// container gives what is known of a container; nil if it is not one of this shim's.
+// container returns what is known of a container; nil if it is not one of this shim's.
 func (s *service) container(id string) *container {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.containers[id]
 }
 
-// inOrder runs a stock operation that must not fall into a dump: it waits for one to end.
-func inOrder[Q any, A any](ctx context.Context, c *container, request Q, stock func(context.Context, Q) (A, error)) (answer A, err error) {
+// inOrder has the stock service answer a call when the container's phase lets it pass.
+func inOrder[Q any, A any](ctx context.Context, c *container, k call, request Q, stock func(context.Context, Q) (A, error)) (answer A, err error) {
 	if c != nil {
-		if err := c.gate.enter(ctx); err != nil {
+		in, err := c.life.admit(ctx, k, c.request.ID)
+		if err != nil {
 			return answer, reply(err)
 		}
-		defer c.gate.leave()
+		defer in.leave()
 	}
 	return stock(ctx, request)
 }
 
-// Pause waits for a dump to end, and until all memory of a restored container is there. It is not broken off with its client, and thaws what it has
-// frozen where it fails: the container would stand still, and be said to run.
+// Pause is not broken off with its client, and thaws what it has frozen where it fails: the container would stand still, and be said to run.
 func (s *service) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*ptypes.Empty, error) {
 	c := s.container(r.ID)
-	if c != nil {
-		if err := s.awaitFilled(ctx, c, time.After(fillTime)); err != nil {
-			return nil, reply(err)
-		}
-	}
-	return inOrder(ctx, c, r, func(ctx context.Context, r *taskAPI.PauseRequest) (*ptypes.Empty, error) {
+	return inOrder(ctx, c, toPause, r, func(ctx context.Context, r *taskAPI.PauseRequest) (*ptypes.Empty, error) {
 		ctx = context.WithoutCancel(ctx)
 		answer, err := s.TTRPCTaskService.Pause(ctx, r)
 		if err != nil && c != nil && s.is(ctx, r.ID, task.Status_RUNNING) {
@@ -83,13 +77,13 @@ func (s *service) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*ptypes.E
 	})
 }
 
-// is tells whether the stock service says so of a container.
+// is reports whether the stock service says so of a container.
 func (s *service) is(ctx context.Context, id string, status task.Status) bool {
 	state, err := s.TTRPCTaskService.State(ctx, &taskAPI.StateRequest{ID: id})
 	return err == nil && state.Status == status
 }
 
-// Update waits for a dump to end.
+// Update waits until the container's phase lets it pass.
 func (s *service) Update(ctx context.Context, r *taskAPI.UpdateTaskRequest) (*ptypes.Empty, error) {
-	return inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Update)
+	return inOrder(ctx, s.container(r.ID), toUse, r, s.TTRPCTaskService.Update)
 }

@@ -16,7 +16,7 @@ import (
 // bootstrapFile is where containerd keeps what the shim's start answered.
 const bootstrapFile = "bootstrap.json"
 
-// removeSockets removes the sockets of the shim of a bundle if nobody listens. The stock manager leaves those of a dead
+// removeSockets removes the sockets of the shim of a bundle if no process listens. The stock manager leaves those of a dead
 // shim until one of the same name starts.
 func removeSockets(ctx context.Context, bundle, id string) error {
 	data, err := os.ReadFile(filepath.Join(bundle, bootstrapFile))

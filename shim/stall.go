@@ -1,7 +1,6 @@
 package shim
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -40,15 +39,6 @@ func (s *service) endStalled(c *container, filling *fill.Filling, over <-chan st
 		}
 		return failure.New(context.DeadlineExceeded,
 			"see whether a disk or a network file system of the container hangs; where the host is only slow, raise timeout under [restore] in /etc/cryo/config.toml",
-			"restore %s: CRIU has made no progress for %s, and was ended; the last line of its log is %q", c.request.ID, patience, lastLine(log))
+			"restore %s: CRIU has made no progress for %s, and was ended; the last line of its log is %q", c.request.ID, patience, runc.LastLine(log))
 	}
-}
-
-// lastLine gives the last line of a file, or the end of it; empty if there is none.
-func lastLine(path string) string {
-	const most = 200
-	data, _ := os.ReadFile(path)
-	data = bytes.TrimSpace(data)
-	data = data[bytes.LastIndexByte(data, '\n')+1:]
-	return string(data[max(0, len(data)-most):])
 }

@@ -4,30 +4,39 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/image/spec/plain"
 	"github.com/cryo-project/cryo/runtime/confinement"
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/grant"
 	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/runtime/setns"
 	"github.com/cryo-project/cryo/runtime/tmpfs"
 )
 
-// notRestored says why a snapshot could not be made to run: what runc said, or the driver of GPUs. Its kind is Aborted.
+// notRestored returns the error of a snapshot that could not be made to run. err is what runc, the driver of GPUs, or the process that fills in memory has reported. The
+// error has the kind of err where that is the kind of a cause: the snapshot is damaged, does not fit, may not, finds no room, took too long, or a process has died. Else its kind is Aborted.
 func notRestored(id string, err error) error {
-	return failure.New(errdefs.ErrAborted, "", "restore %s: %w", id, err)
+	kinds := []error{errdefs.ErrDataLoss, failure.ErrMisfit, errdefs.ErrPermissionDenied, errdefs.ErrResourceExhausted, context.DeadlineExceeded, errdefs.ErrUnavailable, errdefs.ErrAborted}
+	kind := slices.IndexFunc(kinds, func(k error) bool { return errors.Is(err, k) })
+	if kind < 0 {
+		kind = len(kinds) - 1
+	}
+	return failure.New(kinds[kind], "", "restore %s: %w", id, err)
 }
 
 // byCRIU is notRestored where CRIU has given the reason. Its kind is DataLoss where that is a rule of ours which refused the snapshot while CRIU was at it.
@@ -36,7 +45,8 @@ func byCRIU(id, reason string) error {
 	if strings.Contains(reason, tmpfs.Rule) {
 		kind = errdefs.ErrDataLoss
 	}
-	return failure.New(kind, criu.Remedy(reason), "restore %s: CRIU: %s", id, reason)
+	_, hint := criu.Remedy(reason)
+	return failure.New(kind, hint, "restore %s: CRIU: %s", id, reason)
 }
 
 // restoreLog is CRIU's log of a restore, in its work directory.
@@ -45,68 +55,77 @@ const restoreLog = "restore.log"
 // Start starts a container or an exec; a container that was created from a snapshot is restored.
 func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
 	c := s.container(r.ID)
-	if c == nil || r.ExecID != "" || c.restore == "" && !c.starting.underway.Load() {
+	if c == nil || r.ExecID != "" || c.restore == "" {
 		return s.startPlain(ctx, c, r)
 	}
-	if !c.starting.underway.CompareAndSwap(false, true) {
-		return nil, errgrpc.ToGRPCf(errdefs.ErrFailedPrecondition, "restore %s: it is being restored already", r.ID)
+	in, err := c.life.admit(context.WithoutCancel(ctx), toRestore, r.ID) // containerd may be restarted meanwhile, and its client asks again
+	if err != nil {
+		return nil, reply(err)
 	}
-	defer c.starting.decide()
-	defer c.starting.underway.Store(false)
-	if c.ran.Load() {
-		return nil, errgrpc.ToGRPCf(errdefs.ErrFailedPrecondition, "restore %s: it has been restored already", r.ID)
-	}
-	ctx = context.WithoutCancel(ctx) // containerd may be restarted meanwhile, and who has asked asks again
+	criu := c.runtime.Restoring(c.work)
+	in.stops(criu.End) // the stock service would only wait
+	next := ended
+	defer func() {
+		in.over(next)
+		if next == filling {
+			go c.isFilled()
+		}
+	}()
+	ctx = in.ctx
+	restored := make(chan struct{})
+	go func() {
+		select {
+		case <-c.process.Ended(): // it has died, or its command has left: the container will not run
+		case <-restored:
+		}
+		select {
+		case <-restored:
+		default:
+			criu.End()
+		}
+	}()
 	restore := s.restore
 	if c.gpus.record != nil {
 		restore = s.restoreWithGPUs
 	}
-	// What a start afresh writes comes after what was written before, and whoever reads meets no end between them.
-	defer holdOpen(c.request.Stdin, c.request.Stdout, c.request.Stderr)()
-	if c.asksForStart() { // subscribers hear of one task, whatever becomes of the restore
-		c.exited = s.deletions.hold(r.ID)
-	}
-	c.restoring.Store(true)
-	answer, err := restore(ctx, c, r)
-	c.restoring.Store(false)
+	defer holdOpen(c.request.Stdout, c.request.Stderr)()
+	defer holdInput(c.request.Stdin)()
+	answer, err := restore(in, c, r)
+	close(restored)
 	if err != nil {
 		if left := c.ipc.Undo(runc.Ended); left != nil {
 			log.G(ctx).WithError(left).WithField("id", r.ID).Warn("remove what a failed restore has made in the pod's IPC namespace")
 		}
-		if answer, err = s.startAfresh(ctx, c, r, c.process.Because(native(err))); err != nil {
-			go s.deletions.release(r.ID)
-			c.tell(ctx, err)
-		}
-		return answer, reply(err)
+		err = c.process.Because(native(err))
+		c.process.End() // what it has changed of the root file system, which is mounted, is undone when the task is deleted
+		return nil, reply(err)
 	}
-	go s.deletions.release(r.ID)
+	next = filling
 	c.runs(ctx)
-	go s.tellRestored(ctx, c)
+	go s.tellRestored(context.WithoutCancel(ctx), c)
 	return answer, nil
 }
 
-// startPlain waits for a dump to end, but does not keep one from beginning: starting an exec whose client has died takes
-// for ever, since nobody opens the other ends of its pipes.
+// startPlain waits until the container's phase lets it pass, but does not keep a checkpoint from beginning: starting an exec whose client has died takes for ever, since no process
+// opens the other ends of its pipes.
 func (s *service) startPlain(ctx context.Context, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
 	if c != nil {
-		if err := c.gate.enter(ctx); err != nil {
+		in, err := c.life.admit(ctx, toStart, r.ID)
+		if err != nil {
 			return nil, reply(err)
 		}
-		c.gate.leave()
+		in.leave()
 	}
-	return s.TTRPCTaskService.Start(ctx, r)
+	answer, err := s.TTRPCTaskService.Start(ctx, r)
+	if err == nil && c != nil && r.ExecID == "" {
+		c.life.move(created, running)
+	}
+	return answer, err
 }
 
-// restoreWithGPUs keeps all else off the container while its GPUs are loaded: a frozen process cannot be given its own back.
-func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
-	ctx, open, ok, err := c.gate.close(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if !ok {
-		return nil, &checkpoint.BusyError{ID: r.ID}
-	}
-	defer open()
+// restoreWithGPUs restores a container with GPUs, which stands still until they are loaded.
+func (s *service) restoreWithGPUs(in *admission, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
+	ctx := in.ctx
 	defer c.endsWhenKilled(ctx)()
 	gpus, err := s.beginGPUs(ctx, c)
 	if err != nil {
@@ -119,9 +138,9 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 			gpus.Close()
 			return
 		}
-		go gpus.Close() // it runs, and whoever brought its memory takes a tenth of a second to end
+		go gpus.Close() // it runs, and the process that brought its memory takes a tenth of a second to end
 	}()
-	answer, err := s.restore(ctx, c, r)
+	answer, err := s.restore(in, c, r)
 	if ctx.Err() != nil && err != nil {
 		return nil, err
 	}
@@ -139,8 +158,8 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 	ctx, stop := whileRuns(ctx, int(answer.Pid))
 	defer stop()
 	// The driver touches what it moves page by page, and waits each time.
-	loading, stop := gpus.Loading(ctx)
-	err = s.awaitFilled(loading, c, nil)
+	loadingGPUs, stop := gpus.Loading(ctx)
+	err = c.awaitFilled(loadingGPUs)
 	stop()
 	if err != nil {
 		return nil, errors.Join(notRestored(r.ID, err), s.endRestored(ctx, c))
@@ -152,7 +171,7 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 	return answer, nil
 }
 
-// whileRuns gives a context that ends when a process has ended: memory of GPUs may be waited for as long as a registry is away.
+// whileRuns returns a context that ends when a process has ended: memory of GPUs may be waited for as long as a registry is away.
 func whileRuns(ctx context.Context, pid int) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -172,7 +191,8 @@ func whileRuns(ctx context.Context, pid int) (context.Context, func()) {
 	return ctx, func() { cancel(nil) }
 }
 
-func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
+func (s *service) restore(in *admission, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
+	ctx := in.ctx
 	if err := reviewFiles(ctx, c); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
@@ -192,17 +212,31 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if c.runtime.Known(ctx) {
 		return nil, fmt.Errorf("restore %s: runc has a container of this name already: %w", r.ID, errdefs.ErrAlreadyExists)
 	}
-	if err := c.joinNamespaces(); err != nil {
+	if err := c.adaptImages(); err != nil {
+		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
+	}
+	leftovers, err := c.leftovers()
+	if err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
 	done, err := c.bundle.begin(restoreFile, c.work)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
 	clean := true
+	defer func() { done(clean) }() // what is not clean delete goes by
+	groups, err := criu.Groups(c.restore)
+	if err != nil {
+		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
+	}
+	claim, err := runc.MakeClaim(c.bundle.dir, c.bundle.cgroupsPath, groups...)
+	if err != nil {
+		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
+	}
+	asked := false // runc
 	defer func() {
-		if clean { // else the record is what delete goes by
-			done()
+		if !asked {
+			warn(ctx, "remove the cgroup of a restore", claim.End())
 		}
 	}()
 	relay, err := confinement.Listen(c.bundle.dir, c.compare)
@@ -224,6 +258,7 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	// runc mounts sources in the root file system for a moment, with all below them, and unmounts them: where the host's / is shared, as systemd makes it, the host would lose
 	// what it has mounted below a source.
 	var answer *taskAPI.StartResponse
+	asked = true
 	err = setns.Apart(func() (err error) {
 		answer, err = s.TTRPCTaskService.Start(context.WithoutCancel(ctx), r)
 		return err
@@ -231,7 +266,8 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	close(over)
 	hung := stalled()
 	if err != nil {
-		left := c.endRestore(ctx)
+		left := c.endRestore(ctx, claim)
+		warn(ctx, "remove what a failed restore has made", leftovers.Remove())
 		clean = left == nil
 		if hung != nil {
 			_ = filling.Cause() // what it says comes of it
@@ -252,7 +288,8 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		}
 		return nil, errors.Join(failed, left)
 	}
-	c.ran.Store(true)
+	in.become(loading)
+	warn(ctx, "keep the cgroup of a restored container", claim.Keep())
 	if hung != nil { // it was through when it was ended
 		hung = errors.Join(hung, s.endRestored(ctx, c))
 		_ = filling.Cause()
@@ -273,10 +310,28 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	return answer, nil
 }
 
-// joinNamespaces has CRIU leave alone what is not the container's in namespaces that it joins, which are its pod's.
-func (c *container) joinNamespaces() error {
+// leftovers are what CRIU makes on mounts of the host's, if it fails.
+func (c *container) leftovers() (criu.Leftovers, error) {
 	spec, err := c.bundle.spec()
 	if err != nil {
+		return nil, err
+	}
+	sources := map[string]string{}
+	for _, m := range spec.Mounts {
+		if (m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")) && !plain.IsReadonly(m.Options) {
+			sources[filepath.Clean(m.Destination)] = m.Source
+		}
+	}
+	return criu.FindLeftovers(c.restore, sources)
+}
+
+// adaptImages has CRIU leave alone what is not the container's: in namespaces that it joins, which are its pod's, and the login of the user who started it on another host.
+func (c *container) adaptImages() error {
+	spec, err := c.bundle.spec()
+	if err != nil {
+		return err
+	}
+	if err := criu.ForgetLogin(c.restore); err != nil {
 		return err
 	}
 	if path, _ := setns.In(spec, specs.UTSNamespace); path != "" {
@@ -291,19 +346,20 @@ func (c *container) joinNamespaces() error {
 }
 
 // endRestore leaves nothing of a restore that has failed. runc does so itself, unless it was killed: then it has left CRIU, what CRIU has made, its own
-// directory for the container, and the cgroup. Where that directory has a state, runc's own delete goes by it.
-func (c *container) endRestore(ctx context.Context) error {
+// directory for the container, and the cgroup. Where that directory has a state, runc's own delete goes by it. What the restore has not made stays as it is.
+func (c *container) endRestore(ctx context.Context, claim *runc.Claim) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
-	if c.runtime.Foreign() != nil { // it has come since, and is why runc has failed
-		return errors.Join(runc.EndDump(c.work), unmountBelow(c.work))
-	}
-	if c.runtime.Known(ctx) {
+	foreign := c.runtime.Foreign() != nil // it has come since, and is why runc has failed
+	if !foreign && c.runtime.Known(ctx) {
 		_ = c.runtime.Kill(ctx) // it may have ended
 	}
 	err := runc.EndDump(c.work)
 	for {
-		left := errors.Join(removeCgroup(c.bundle.dir), c.runtime.SweepRestore(), unmountBelow(c.work))
+		left := errors.Join(claim.End(), unmountYard(c.work))
+		if !foreign {
+			left = errors.Join(left, c.runtime.SweepRestore())
+		}
 		if left == nil {
 			return err
 		}
@@ -315,14 +371,25 @@ func (c *container) endRestore(ctx context.Context) error {
 	}
 }
 
-// unmountBelow unmounts what CRIU, where it was killed, has left mounted in its work directory: the cgroups of version 1. Source: CRIU 4.2, criu/cgroup.c,
-// prepare_cgroup_sfd.
-func unmountBelow(work string) error {
-	if work == "" {
+// yardPrefix begins the name of the directory in CRIU's work directory on which CRIU mounts cgroups of version 1. Source: CRIU 4.2, criu/cgroup.c, prepare_cgroup_sfd.
+const yardPrefix = ".criu.cgyard."
+
+// unmountYard unmounts what CRIU, where it was killed, has left mounted in its work directory.
+func unmountYard(work string) error {
+	entries, err := os.ReadDir(work)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err := mount.UnmountRecursive(work, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
-		return fmt.Errorf("unmount what is below %s: %w", work, err)
+	if err != nil {
+		return fmt.Errorf("look for CRIU's mounts: %w", err)
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), yardPrefix) {
+			continue
+		}
+		if err := mount.UnmountRecursive(filepath.Join(work, e.Name()), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount what CRIU has mounted: %w", err)
+		}
 	}
 	return nil
 }
@@ -337,7 +404,9 @@ func (s *service) writeRestoreOptions(c *container) (criu.Options, error) {
 	if err != nil {
 		return criu.Options{}, err
 	}
-	o.TCPEstablished, o.FileLocks, o.ExternalSockets = record.TCPEstablished, record.FileLocks, record.ExternalSockets
+	// The review has asked for the last, and where that was not granted CRIU is not told of it either.
+	external := slices.Contains(c.prepared.Allowed, grant.Privileges) || slices.Contains(c.prepared.Allowed, grant.All)
+	o.TCPEstablished, o.FileLocks, o.ExternalSockets = record.TCPEstablished, record.FileLocks, record.ExternalSockets && external
 	o.LazyPages = c.prepared.Lazy
 	return o, o.WriteFile(c.bundle.criuConfig())
 }

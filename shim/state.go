@@ -27,26 +27,16 @@ func (s *service) State(ctx context.Context, r *taskAPI.StateRequest) (*taskAPI.
 		Stderr:   q.Stderr,
 		Terminal: q.Terminal,
 	}
-	if !c.starting.underway.Load() {
+	if p := c.life.now(); p != restoring && p != loading {
 		var err error
 		if answer, err = s.TTRPCTaskService.State(ctx, r); err != nil {
 			return nil, err
 		}
 	}
-	if c.keepsOutput() { // who attaches opens what State names
+	if c.keepsOutput() { // a client that attaches opens what State names
 		answer.Stdout, answer.Stderr = filepath.Join(c.bundle.dir, streamOut), ""
 	}
 	return answer, nil
-}
-
-// Wait waits for the end of a container's first process. While it may be restored or be started afresh, it has none yet.
-func (s *service) Wait(ctx context.Context, r *taskAPI.WaitRequest) (*taskAPI.WaitResponse, error) {
-	if c := s.container(r.ID); c != nil && r.ExecID == "" {
-		if err := until(ctx, c.starting.decided); err != nil {
-			return nil, reply(err)
-		}
-	}
-	return s.TTRPCTaskService.Wait(ctx, r)
 }
 
 // Stats of a restored container come from the cgroup that was found after the restore.

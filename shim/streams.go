@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
+	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"golang.org/x/sys/unix"
@@ -16,7 +18,7 @@ import (
 // FIFOs in the bundle of a container that is restored, where its creator has named no streams.
 const (
 	streamIn  = "stdin"  // its standard input
-	streamOut = "stdout" // who attaches reads its output there
+	streamOut = "stdout" // its standard output, which a client that attaches reads
 )
 
 // giveStreams gives a container that is restored pipes where its creator has named no streams. The stock service would
@@ -28,7 +30,7 @@ func giveStreams(r *taskAPI.CreateTaskRequest, bundle string) error {
 		return nil
 	}
 	if r.Stdin == "" {
-		// Nobody writes to it: who reads from it waits.
+		// No process writes to it: a reader waits.
 		stdin := filepath.Join(bundle, streamIn)
 		if err := unix.Mkfifo(stdin, 0o600); err != nil {
 			return fmt.Errorf("make standard input: %w", err)
@@ -55,12 +57,12 @@ func takeStreams(bundle string) error {
 	return nil
 }
 
-// keepsOutput tells whether giveStreams has given the container its output.
+// keepsOutput reports whether giveStreams has given the container its output.
 func (c *container) keepsOutput() bool {
 	return c.request.Stdout == output.Pipe(c.bundle.dir)
 }
 
-// keepOutput begins to keep the container's output, which somebody must be able to write by now. It ends when nobody can write it any more.
+// keepOutput begins to keep the container's output, which a process must be able to write by now. It ends when no process can write it any more.
 func (c *container) keepOutput() error {
 	if !c.keepsOutput() {
 		return nil
@@ -74,7 +76,7 @@ func (c *container) keepOutput() error {
 }
 
 // holdOpen opens FIFOs for reading and writing, and returns a function that closes them. The stock service opens each for writing, which blocks until
-// somebody reads; its client, who should, may have died. Paths that are not FIFOs are skipped.
+// a process reads; its client, who should, may have died. Paths that are not FIFOs are skipped.
 func holdOpen(paths ...string) (closeAll func()) {
 	var open []*os.File
 	for _, path := range paths {
@@ -91,4 +93,44 @@ func holdOpen(paths ...string) (closeAll func()) {
 			_ = f.Close()
 		}
 	}
+}
+
+// inputTime bounds how long the stock service may take to open a container's standard input.
+const inputTime = 10 * time.Second
+
+// holdInput opens standard input for reading and writing, if it is a FIFO. The returned function waits in the background until the stock service has the FIFO open for writing, and closes it
+// then. The service opens the FIFO in the background, and its Start does not wait for that. If no process had the FIFO open for writing at any moment, the service would read the end of input,
+// and close the console of a terminal.
+func holdInput(path string) (closeLater func()) {
+	closeNow := holdOpen(path)
+	return func() {
+		go func() {
+			defer closeNow()
+			for deadline := time.Now().Add(inputTime); !writes(path) && time.Now().Before(deadline); {
+				time.Sleep(time.Millisecond)
+			}
+		}()
+	}
+}
+
+// writes reports whether this process has a file open for writing and not for reading. Where that is not known it reports true.
+func writes(path string) bool {
+	const dir = "/proc/self/fd"
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return true
+	}
+	for _, e := range entries {
+		if name, err := os.Readlink(filepath.Join(dir, e.Name())); err != nil || name != path {
+			continue
+		}
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err == nil && flags&unix.O_PATH == 0 && flags&unix.O_ACCMODE == unix.O_WRONLY {
+			return true
+		}
+	}
+	return false
 }

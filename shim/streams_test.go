@@ -1,11 +1,14 @@
 package shim
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/shim/output"
 )
@@ -54,5 +57,40 @@ func TestGiveStreams(t *testing.T) {
 				t.Errorf("left are %v, %v", left, err)
 			}
 		})
+	}
+}
+
+// TestHoldInput: standard input has no end before it is open for writing, however late that is.
+func TestHoldInput(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stdin")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	closeLater := holdInput(path)
+	read := make(chan string, 1)
+	in, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	go func() {
+		content, _ := io.ReadAll(in)
+		read <- string(content)
+	}()
+	closeLater()
+	time.Sleep(50 * time.Millisecond)
+	out, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond) // it is closed meanwhile, and the end comes with that of out
+	if _, err := out.WriteString("typed"); err != nil {
+		t.Fatal(err)
+	}
+	if err := out.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-read; got != "typed" {
+		t.Errorf("%q was read", got)
 	}
 }

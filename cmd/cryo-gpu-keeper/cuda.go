@@ -87,6 +87,13 @@ func (cuda) State(pid int) driver.State {
 	}
 }
 
+// RestoreThread implements [driver.API].
+func (cuda) RestoreThread(pid int) (tid int, ok bool) {
+	var id C.int
+	ok = C.cuda_restore_thread(C.int(pid), &id) == 0
+	return int(id), ok
+}
+
 // Do implements [driver.API].
 func (cuda) Do(pid int, c driver.Call) int {
 	switch p := C.int(pid); c.Function {

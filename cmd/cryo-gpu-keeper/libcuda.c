@@ -16,6 +16,7 @@ static int (*lock)(int pid, struct lock_args *args);
 static int (*checkpoint)(int pid, struct checkpoint_args *args);
 static int (*restore)(int pid, struct restore_args *args);
 static int (*unlock)(int pid, struct unlock_args *args);
+static int (*restore_thread)(int pid, int *tid);
 
 static const struct function functions[] = {
 	{"cuInit", &init},
@@ -26,6 +27,7 @@ static const struct function functions[] = {
 	{"cuCheckpointProcessCheckpoint", &checkpoint},
 	{"cuCheckpointProcessRestore", &restore},
 	{"cuCheckpointProcessUnlock", &unlock},
+	{"cuCheckpointProcessGetRestoreThreadId", &restore_thread},
 };
 
 static void *library;
@@ -102,4 +104,9 @@ int cuda_unlock(int pid)
 	struct unlock_args args = {{0}};
 
 	return unlock(pid, &args);
+}
+
+int cuda_restore_thread(int pid, int *tid)
+{
+	return restore_thread(pid, tid);
 }

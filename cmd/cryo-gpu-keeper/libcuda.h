@@ -36,5 +36,6 @@ int cuda_lock(int pid, unsigned timeout_ms);
 int cuda_checkpoint(int pid);
 int cuda_restore(int pid, const struct gpu_pair *pairs, unsigned count);
 int cuda_unlock(int pid);
+int cuda_restore_thread(int pid, int *tid);
 
 #endif

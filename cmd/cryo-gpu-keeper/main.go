@@ -78,7 +78,7 @@ func serve(do func(context.Context, *channel.Channel) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	defer stop()
 	signal.Ignore(unix.SIGPIPE) // of a shim that has died
-	// Descriptor 3 of who runs it by hand may be any.
+	// Descriptor 3 of a user who runs it by hand may be any.
 	if kind, err := unix.GetsockoptInt(serveDescriptor, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
 		return fmt.Errorf("serve: descriptor %d is not the shim's: %w", serveDescriptor, errdefs.ErrInvalidArgument)
 	}

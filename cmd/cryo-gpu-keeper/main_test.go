@@ -6,11 +6,12 @@ import (
 	"bytes"
 	"debug/elf"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cryo-project/cryo/runtime/gpu/gputest"
 )
 
 func TestRun(t *testing.T) {
@@ -37,12 +38,8 @@ func TestRun(t *testing.T) {
 // TestPortable holds the program to what Debian 12 and Ubuntu 22.04 have, wherever it is built: glibc 2.35, no library but
 // libc, and none of NVIDIA's.
 func TestPortable(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "keeper")
-	build := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", path, ".")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	f, err := elf.Open(path)
+	gputest.Need(t)
+	f, err := elf.Open(gputest.Bin("gputest", "cryo-gpu-keeper"))
 	if err != nil {
 		t.Fatal(err)
 	}

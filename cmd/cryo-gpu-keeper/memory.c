@@ -20,7 +20,8 @@ enum {
 	DESCRIPTOR = 1,     // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 	READ_WRITE = 3,     // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 	NON_BLOCKING = 1,   // CU_STREAM_NON_BLOCKING
-	PORTABLE = 1,       // CU_MEMHOSTREGISTER_PORTABLE
+	PORTABLE = 1,       // CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTALLOC_PORTABLE
+	DEVICEMAP = 2,      // CU_MEMHOSTALLOC_DEVICEMAP
 	HAS_RDMA = 110,     // CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
 	BLOCKING_SYNC = 4,  // CU_CTX_SCHED_BLOCKING_SYNC
 	IS_ON = 9,          // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
@@ -52,6 +53,13 @@ static int (*read_async)(void *to, uint64_t from, size_t bytes, void *stream);
 static int (*write_async)(uint64_t to, const void *from, size_t bytes, void *stream);
 static int (*copy_async)(uint64_t to, uint64_t from, size_t bytes, void *stream);
 static int (*set_async)(uint64_t to, unsigned char value, size_t bytes, void *stream);
+static int (*host_alloc)(void **host, size_t bytes, unsigned flags);
+static int (*alloc)(uint64_t *address, size_t bytes);
+static int (*dealloc)(uint64_t address);
+static int (*module_load)(void **module, const void *text);
+static int (*module_function)(void **function, void *module, const char *name);
+static int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+	void *stream, void **arguments, void **extra);
 
 static const struct function functions[] = {
 	{"cuDeviceGetCount", &device_count},
@@ -79,6 +87,12 @@ static const struct function functions[] = {
 	{"cuMemcpyHtoDAsync_v2", &write_async},
 	{"cuMemcpyDtoDAsync_v2", &copy_async},
 	{"cuMemsetD8Async", &set_async},
+	{"cuMemHostAlloc", &host_alloc},
+	{"cuMemAlloc_v2", &alloc},
+	{"cuMemFree_v2", &dealloc},
+	{"cuModuleLoadData", &module_load},
+	{"cuModuleGetFunction", &module_function},
+	{"cuLaunchKernel", &launch},
 };
 
 // CALL makes a call unless one before it has failed.
@@ -256,4 +270,52 @@ struct outcome memory_cleared(const struct device *d)
 
 	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[0]));
 	return o;
+}
+
+#define UNIT ((size_t)1 << 20)
+#define THREADS 512
+
+struct outcome memory_written(const struct device *d, int stream, uint64_t from, unsigned units, unsigned char *written)
+{
+	unsigned char *here = d->written + stream * UNITS;
+	struct outcome o = on(d);
+
+	memset(here, 0, units);
+	CALL(o, "cuLaunchKernel", launch(d->kernel, units, 1, 1, THREADS, 1, 1, 0, d->streams[stream], (void *[]){&from, &here}, NULL));
+	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[stream]));
+	memcpy(written, here, units);
+	return o;
+}
+
+// proves is true where the kernel finds one byte in the second of three units, wherever it is, and nothing in the others.
+static int proves(const struct device *d, uint64_t three)
+{
+	unsigned char written[3];
+
+	for (size_t i = 0; i < 64; i++) {
+		uint64_t at = three + UNIT + (i == 63 ? UNIT - 1 : i * 16651); // in each of the 16 bytes of a load, and of many threads
+		struct outcome o = done;
+
+		CALL(o, "cuMemsetD8Async", set_async(three, 0, 3 * UNIT, d->streams[0]));
+		CALL(o, "cuMemsetD8Async", set_async(at, 1, 1, d->streams[0]));
+		if (!o.code)
+			o = memory_written(d, 0, three, 3, written);
+		if (o.code || written[0] || written[1] != 1 || written[2])
+			return 0;
+	}
+	return 1;
+}
+
+void memory_find_zero(struct device *d, const char *ptx)
+{
+	void *module, *kernel;
+	uint64_t three;
+
+	if (on(d).code || module_load(&module, ptx) || module_function(&kernel, module, "cryo_written") ||
+	    host_alloc((void **)&d->written, STREAMS * UNITS, PORTABLE | DEVICEMAP) || alloc(&three, 3 * UNIT))
+		return;
+	d->kernel = kernel;
+	if (!proves(d, three))
+		d->kernel = NULL;
+	dealloc(three);
 }

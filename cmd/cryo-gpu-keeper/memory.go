@@ -3,33 +3,33 @@
 package main
 
 /*
+#include <stdlib.h>
+
 #include "memory.h"
 */
 import "C"
 
 import (
-	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"os"
-	"runtime"
 	"sync"
 	"unsafe"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
-// hold holds memory until the shim hangs up.
-func hold(ctx context.Context, c *channel.Channel) error {
-	// The shim's environment says two. A copy keeps one until the scheduler notices, and who hears of free slots waits for that.
-	runtime.GOMAXPROCS(max(runtime.NumCPU(), 4*keeper.Streams))
-	return keeper.Serve(ctx, c, openMemory)
-}
+// zeroKernel is the source of a kernel that finds memory which contains only zeros. The driver compiles it.
+//
+//go:embed zero.ptx
+var zeroKernel string
+
+// findsZero is the environment variable that switches the search for zeros on. The search has not run on hardware yet.
+const findsZero = "CRYO_GPU_ZERO"
 
 // memoryDriver is NVIDIA's, with a primary context on each device that is used.
 type memoryDriver struct {
@@ -37,10 +37,8 @@ type memoryDriver struct {
 	devices map[string]*device // by UUID; guarded by mu
 }
 
-var _ keeper.Driver = (*memoryDriver)(nil)
-
 // openMemory loads and initialises libcuda, with the functions for memory.
-func openMemory() (keeper.Driver, error) {
+func openMemory() (*memoryDriver, error) {
 	if _, err := load(); err != nil {
 		return nil, err
 	}
@@ -59,8 +57,8 @@ func failed(o C.struct_outcome) error {
 	return &driver.CallError{Call: C.GoString(o.call), Code: code, Name: errorName(code)}
 }
 
-// Device implements [keeper.Driver].
-func (m *memoryDriver) Device(uuid string) (keeper.Device, error) {
+// Device opens the device with this UUID, once. Its error is of kind NotFound if there is none.
+func (m *memoryDriver) Device(uuid string) (*device, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if d := m.devices[uuid]; d != nil {
@@ -81,11 +79,16 @@ func (m *memoryDriver) Device(uuid string) (keeper.Device, error) {
 	if d.c.context == nil {
 		return nil, fmt.Errorf("open %s: the driver has no such device: %w", uuid, errdefs.ErrNotFound)
 	}
+	if os.Getenv(findsZero) == "1" {
+		text := C.CString(zeroKernel)
+		defer C.free(unsafe.Pointer(text))
+		C.memory_find_zero(&d.c, text)
+	}
 	m.devices[uuid] = d
 	return d, nil
 }
 
-// Pin implements [keeper.Driver].
+// Pin makes host memory, which is page-aligned, reachable for all devices, until the process ends. At least one device is open.
 func (m *memoryDriver) Pin(host []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,11 +98,15 @@ func (m *memoryDriver) Pin(host []byte) error {
 	return fmt.Errorf("pin memory: no device is open: %w", errdefs.ErrFailedPrecondition)
 }
 
-// device implements [keeper.Device].
+// streams is how many of a device copy side by side: one copies while the slots of others are handed on, by threads that wait for a processor.
+const streams = int(C.STREAMS)
+
+// device is one of the driver's. All that it and [memory] do may be called from several goroutines, but for one memory never by two that change it. Errors of the
+// driver's calls are [driver.CallError].
 type device struct{ c C.struct_device }
 
-// Import implements [keeper.Device].
-func (d *device) Import(file *os.File, size int64) (keeper.Memory, error) {
+// Import maps memory of this device and size by its descriptor, which remains the caller's.
+func (d *device) Import(file *os.File, size int64) (*memory, error) {
 	m := &memory{device: d}
 	if err := failed(C.memory_import(&d.c, C.int(file.Fd()), C.size_t(size), &m.c)); err != nil {
 		return nil, err
@@ -107,8 +114,8 @@ func (d *device) Import(file *os.File, size int64) (keeper.Memory, error) {
 	return m, nil
 }
 
-// Make implements [keeper.Device].
-func (d *device) Make(size int64) (keeper.Memory, error) {
+// Make maps new memory, whose contents are undefined.
+func (d *device) Make(size int64) (*memory, error) {
 	m := &memory{device: d}
 	if err := failed(C.memory_make(&d.c, C.size_t(size), &m.c)); err != nil {
 		return nil, err
@@ -116,17 +123,11 @@ func (d *device) Make(size int64) (keeper.Memory, error) {
 	return m, nil
 }
 
-// Clear implements [keeper.Device].
-func (d *device) Clear(all []keeper.Memory) error {
+// Clear makes memory of this device all zero, and waits once, for all of it.
+func (d *device) Clear(all []*memory) error {
 	var err error
-	for _, one := range all {
-		m, ok := one.(*memory)
-		if !ok || m.device != d {
-			err = fmt.Errorf("clear device memory: it is not of the device: %w", errdefs.ErrInvalidArgument)
-		} else {
-			err = failed(C.memory_clear(&d.c, m.at(0), m.c.bytes))
-		}
-		if err != nil {
+	for _, m := range all {
+		if err = failed(C.memory_clear(&d.c, m.at(0), m.c.bytes)); err != nil {
 			break
 		}
 	}
@@ -134,17 +135,12 @@ func (d *device) Clear(all []keeper.Memory) error {
 	return errors.Join(err, failed(C.memory_cleared(&d.c)))
 }
 
-// Copy implements [keeper.Device].
-func (d *device) Copy(to, from keeper.Memory) error {
-	t, ok := to.(*memory)
-	f, well := from.(*memory)
-	if !ok || !well || t.device != d || f.device != d || t.c.bytes != f.c.bytes {
-		return fmt.Errorf("copy device memory: it is not of the device, or of another size: %w", errdefs.ErrInvalidArgument)
-	}
-	return failed(C.memory_copy(&d.c, t.at(0), f.at(0), t.c.bytes))
+// Copy copies all of one to another of this device and size, and waits for it.
+func (d *device) Copy(to, from *memory) error {
+	return failed(C.memory_copy(&d.c, to.at(0), from.at(0), to.c.bytes))
 }
 
-// Room implements [keeper.Device].
+// Room returns how much could be made, in bytes.
 func (d *device) Room() (int64, error) {
 	var bytes C.size_t
 	if err := failed(C.memory_room(&d.c, &bytes)); err != nil {
@@ -153,7 +149,7 @@ func (d *device) Room() (int64, error) {
 	return int64(bytes), nil
 }
 
-// memory implements [keeper.Memory].
+// memory is mapped memory of a device. What it does is done when it returns.
 type memory struct {
 	device *device
 	c      C.struct_memory
@@ -162,17 +158,38 @@ type memory struct {
 // at is the address of what is at the offset.
 func (m *memory) at(offset int64) C.uint64_t { return m.c.address + C.uint64_t(offset) }
 
-// Read implements [keeper.Memory].
+// Read copies to pinned host memory, on one of the device's [streams].
 func (m *memory) Read(stream int, to []byte, offset int64) error {
 	return failed(C.memory_read(&m.device.c, C.int(stream), unsafe.Pointer(&to[0]), m.at(offset), C.size_t(len(to))))
 }
 
-// Write implements [keeper.Memory].
+// Write copies from pinned host memory, on one of the device's [streams].
 func (m *memory) Write(stream int, from []byte, offset int64) error {
 	return failed(C.memory_write(&m.device.c, C.int(stream), m.at(offset), unsafe.Pointer(&from[0]), C.size_t(len(from))))
 }
 
-// Export implements [keeper.Memory].
+// findsZero reports whether the device has a kernel that finds zeros.
+func (d *device) findsZero() bool { return d.c.kernel != nil }
+
+// Zero returns, for each unit of a range, whether the unit contains only zeros. The search uses one of the device's streams, and the device must have a kernel for it. The range has whole
+// units. Zero returns nil for a range that is longer than a window.
+func (m *memory) Zero(stream int, offset, length int64) ([]bool, error) {
+	var written [C.UNITS]C.uchar
+	units := length / zeroUnit
+	if units > C.UNITS {
+		return nil, nil
+	}
+	if err := failed(C.memory_written(&m.device.c, C.int(stream), m.at(offset), C.uint(units), &written[0])); err != nil {
+		return nil, err
+	}
+	zero := make([]bool, units)
+	for i := range zero {
+		zero[i] = written[i] == 0
+	}
+	return zero, nil
+}
+
+// Export returns a descriptor; imported memory has none.
 func (m *memory) Export() (*os.File, error) {
 	var fd C.int
 	if err := failed(C.memory_export(&m.device.c, &m.c, &fd)); err != nil {
@@ -182,5 +199,5 @@ func (m *memory) Export() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "device memory"), nil
 }
 
-// Free implements [keeper.Memory].
+// Free unmaps the memory and releases it.
 func (m *memory) Free() error { return failed(C.memory_free(&m.device.c, &m.c)) }

@@ -9,13 +9,15 @@
 // What a function came to: the driver's result, and the call that gave it.
 struct outcome { int code; const char *call; };
 
-enum { STREAMS = 4 };
+enum { STREAMS = 4, UNITS = 256 };
 
 struct device {
 	int ordinal;
 	void *context; // CUcontext, the primary one; NULL: there is no such device
 	void *streams[STREAMS];
 	int rdma; // memory can be made such that other hardware may reach it
+	void *kernel;           // by which memory that is zero is found; NULL: none
+	unsigned char *written; // what it finds, UNITS for each stream
 };
 
 struct memory {
@@ -39,6 +41,10 @@ struct outcome memory_free(const struct device *d, const struct memory *m);
 struct outcome memory_read(const struct device *d, int stream, void *to, uint64_t from, size_t bytes);
 struct outcome memory_write(const struct device *d, int stream, uint64_t to, const void *from, size_t bytes);
 struct outcome memory_copy(const struct device *d, uint64_t to, uint64_t from, size_t bytes);
+// memory_find_zero loads the kernel for memory_written, which sets a byte for each unit of 1 MiB, of which there are at most UNITS: 0 where all of it is zero. A kernel that the driver does
+// not take, or that does not find what it should, is not used.
+void memory_find_zero(struct device *d, const char *ptx);
+struct outcome memory_written(const struct device *d, int stream, uint64_t from, unsigned units, unsigned char *written);
 // memory_clear begins to make memory zero; memory_cleared waits for all that was begun.
 struct outcome memory_clear(const struct device *d, uint64_t to, size_t bytes);
 struct outcome memory_cleared(const struct device *d);

@@ -17,7 +17,6 @@ import (
 
 // app is what all subcommands share.
 type app struct {
-	program        string // that of this process, which starts a restore process of it; empty in tests: none is started
 	stdout, stderr io.Writer
 	progress       progress
 
@@ -73,11 +72,11 @@ func (a *app) connect(ctx context.Context) (context.Context, *containerd.Client,
 		return ctx, nil, err
 	}
 	return daemon.Connect(ctx, daemon.Options{
-		Address: a.address, Namespace: a.namespace, Patience: time.Duration(c.Containerd.Patience) * time.Second, Say: a.say, Trace: true,
+		Address: a.address, Namespace: a.namespace, Patience: time.Duration(c.Containerd.Patience) * time.Second, Trace: true,
 	})
 }
 
-// closing closes what cannot fail in a way that matters to the user, and says so to who debugs.
+// closing closes what cannot fail in a way that matters to the user, and logs that for debugging.
 func closing(ctx context.Context, what string, c io.Closer) {
 	if err := c.Close(); err != nil {
 		log.G(ctx).WithError(err).WithField("what", what).Debug("close")

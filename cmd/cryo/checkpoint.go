@@ -1,21 +1,14 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"math"
-	"slices"
-	"strconv"
-	"time"
 
 	"github.com/containerd/containerd/v2/defaults"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/archive"
-	"github.com/cryo-project/cryo/image/segment"
-	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/size"
@@ -26,6 +19,7 @@ import (
 type checkpointFlags struct {
 	take.Options
 	push        bool
+	verify      bool
 	segmentSize string // of Options.SegmentSize
 	registry    registryFlags
 }
@@ -51,17 +45,19 @@ Memory that has not changed since the container's last snapshot, or the one it w
 stored nor sent again, as long as that snapshot is in the local store. The new snapshot is complete by itself:
 the other one may be removed. --parent names another snapshot to share memory with, or none.
 
-With --pre-dump, CRIU reads memory in rounds while the container still runs. Each round reads what was written
-since the one before, and the freeze only what was written since the last. It needs a kernel that tracks
-writes (cryo doctor: soft-dirty), disk space for the memory once more, and a container without GPUs that is
-not paused. CRIU stops the processes for a moment in each round. Programs that write everywhere in huge pages,
-or whose heap grows, gain little. Use it with --leave-running: otherwise the container stands still until its
-snapshot is safe on disk.
-
 With --push, the registry is asked first whether it lets us push; if not, nothing is done. Each part is sent as
 soon as it is on disk. If that fails, the snapshot is complete here, and cryo push sends what is missing. With
 --sign-key the snapshot is signed as cryo sign does, before it has its name in the registry. In the registry, the
 name also stands for an ordinary image that other clients run: see cryo push.
+
+With --verify, the snapshot is tried before it has its name, and before the container ends: it is restored into a
+container of another name (cryo-verify-...), with memory, namespaces and a cgroup of its own, which is removed
+before its first instruction. If that fails, there is no snapshot, and the container goes on. The trial needs the
+container's memory a second time, and room on disk for it; without --leave-running, the container stands still
+meanwhile. It writes to no bind mount: it has an overlay over each directory, and a copy of each file. What CRIU
+does last, and what a program does then, is not tried. Containers with GPUs or with namespaces of others, the
+host's network among them, are refused before anything is frozen, as are bind mounts that have no overlay.
+"verify = true" under [dump] in the configuration has every snapshot tried whose container is to end.
 
 Memory on NVIDIA GPUs is part of the snapshot. Processes first end the work they have given to GPUs; then the
 driver moves device memory into the processes' own memory. A container that was created with the engine keeper
@@ -73,15 +69,10 @@ container may then be lost.`,
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --push --rm
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push --sign-key cosign.key
+  cryo checkpoint cache registry.example.com/snapshots/cache:warm --verify --push --rm
   cryo checkpoint web web:before-upgrade --tcp-established
-  cryo checkpoint db registry.example.com/snapshots/db:nightly --leave-running --pre-dump=2
   cryo checkpoint llm registry.example.com/snapshots/llm:ready --gpu-timeout 1m --push`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if number := slices.IndexFunc(args, func(arg string) bool { _, err := strconv.Atoi(arg); return err == nil }); len(args) > 2 && number >= 0 && cmd.Flags().Changed("pre-dump") {
-				return misused(cmd.CommandPath(), "of --pre-dump, write --pre-dump=%s", args[number])
-			}
-			return exactly("NAME", "REF")(cmd, args)
-		},
+		Args:              exactly("NAME", "REF"),
 		ValidArgsFunction: a.completeContainers,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Container, f.Ref = args[0], args[1]
@@ -95,75 +86,38 @@ container may then be lost.`,
 	flags.BoolVar(&f.LeaveRunning, "leave-running", false, "let the container go on after it was dumped")
 	flags.BoolVar(&f.Remove, "rm", false, "remove the container after it has ended and the snapshot is complete, and pushed if --push is given")
 	flags.BoolVar(&f.push, "push", false, "send the snapshot to its registry")
+	flags.BoolVar(&f.verify, "verify", false, "try whether the snapshot can be restored before the container ends; if it cannot, the container goes on")
 	flags.BoolVar(&f.SnapshotOnly, "snapshot-only", false, "with --push, send the snapshot by itself, without an image that others run")
 	flags.StringVar(&f.KeyFile, "sign-key", "", "sign the snapshot with the private key in this file, as cryo sign does")
 	flags.BoolVar(&f.TCPEstablished, "tcp-established", false, "save established TCP connections")
 	flags.BoolVar(&f.FileLocks, "file-locks", false, "save locks on files")
-	flags.BoolVar(&f.ExternalUnixSockets, "ext-unix-sk", false, "allow unix sockets that are connected to outside of the container")
+	flags.BoolVar(&f.ExternalUnixSockets, "ext-unix-sk", false, "allow unix sockets that are connected to outside of the container; a restore needs --allow privileges then")
 	flags.StringVar(&f.Parent, "parent", "", "snapshot to share unchanged memory with, or none (default: the container's last)")
 	flags.StringVar(&f.Compression, "compression", "zstd", "compression of memory: zstd (its fastest level), or none, for links faster than 250 MB/s a core")
 	flags.StringVar(&f.segmentSize, "segment-size", "", "memory that one layer of the snapshot covers, a power of two (default 64MiB; 256MiB with GPUs, or more than 16 GiB of memory)")
 	flags.DurationVar(&f.GPUTimeout, "gpu-timeout", 0, "time for processes to end their work on GPUs (default: timeout of [gpu] in the configuration, 10s)")
 	flags.StringArrayVar(&f.Force, "force", nil, "override a rule that refuses containers with GPUs, by its name, or all")
 	flags.StringVar(&f.GPUEngine, "gpu-engine", "", "how device memory is saved: driver, or keeper (default: as the container was created)")
-	flags.IntVar(&f.PreDump, "pre-dump", 0, fmt.Sprintf("rounds in which memory is read before the freeze, up to %d; 1 without a number", checkpoint.MaxRounds))
-	flags.Lookup("pre-dump").NoOptDefVal = "1"
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpu.RuleNames())) // fails only for flags that there are not
 	_ = cmd.RegisterFlagCompletionFunc("gpu-engine", cobra.FixedCompletions([]cobra.Completion{image.DriverEngine, image.KeeperEngine}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRefs(math.MaxInt))
 	_ = cmd.RegisterFlagCompletionFunc("gpu-timeout", cobra.NoFileCompletions)
-	_ = cmd.RegisterFlagCompletionFunc("pre-dump", cobra.NoFileCompletions)
 	f.registry.register(cmd)
 	return cmd
 }
 
 // check looks at everything that can be wrong before the container is touched.
 func (f *checkpointFlags) check() error {
-	wrong := func(format string, args ...any) error {
-		return misused("cryo checkpoint", format, args...)
-	}
-	if archive.IsLocation(f.Ref) {
-		return wrong("a snapshot is taken into the local store; use cryo push to write it to %s", f.Ref)
-	}
-	if f.SnapshotOnly && !f.push {
-		return wrong("--snapshot-only is about what --push sends, which is not given")
-	}
-	if f.Remove && f.LeaveRunning {
-		return wrong("--rm removes a container that has ended, and with --leave-running it goes on")
-	}
-	if _, err := store.Normalize(f.Ref); err != nil {
-		return err
-	}
-	if f.Parent != "" && f.Parent != "none" {
-		if _, err := store.Normalize(f.Parent); err != nil {
-			return err
-		}
-	}
-	if !slices.Contains([]string{"zstd", "none"}, f.Compression) {
-		return wrong("--compression %q is neither zstd nor none", f.Compression)
+	if f.push {
+		f.Push = &registry.Options{} // which [app.checkpoint] fills in
 	}
 	if f.segmentSize != "" {
 		var err error
 		if f.SegmentSize, err = size.Parse(f.segmentSize); err != nil {
-			return wrong("--segment-size: %v", err)
-		}
-		if segment.CheckSize(f.SegmentSize) != nil {
-			return wrong("--segment-size %s is not a power of two between 1 MiB and 8 GiB", f.segmentSize)
+			return misused("cryo checkpoint", "--segment-size: %v", err)
 		}
 	}
-	if f.GPUTimeout < 0 || f.GPUTimeout > time.Hour {
-		return wrong("--gpu-timeout %s is not between 0 and 1h", f.GPUTimeout)
-	}
-	if !slices.Contains([]string{"", image.DriverEngine, image.KeeperEngine}, f.GPUEngine) {
-		return wrong("--gpu-engine %q is neither driver nor keeper", f.GPUEngine)
-	}
-	if err := gpu.CheckForce(f.Force); err != nil {
-		return err
-	}
-	if f.PreDump < 0 || f.PreDump > checkpoint.MaxRounds {
-		return wrong("--pre-dump %d is not between 0 and %d", f.PreDump, checkpoint.MaxRounds)
-	}
-	return nil
+	return f.Check()
 }
 
 // checkpoint takes the snapshot, names it, and sends it away if that is wanted.
@@ -185,6 +139,13 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	if f.Config, err = a.config(); err != nil {
 		return err
 	}
+	if f.verify || f.Config.Dump.Verify && !f.LeaveRunning && !cmd.Flags().Changed("verify") {
+		c, err := a.restoreCommand(s)
+		if err != nil {
+			return err
+		}
+		f.Verify = &c
+	}
 	ctx, client, err := a.connect(ctx)
 	if err != nil {
 		return err
@@ -202,7 +163,7 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	if err == nil && f.Remove {
 		err = result.Remove(ctx, client, a.removal(result))
 	}
-	return errors.Join(err, a.print(checkpointResult{result, a.errorReport(ctx, err)}, func() error {
+	a.printDone(checkpointResult{result, a.errorReport(ctx, err)}, func() error {
 		a.printTaken(f.Ref, result)
 		if err == nil && result.Removed {
 			a.line("%s has ended and is removed", f.Container)
@@ -210,7 +171,8 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 			a.line("%s has ended; to remove it: %s", f.Container, a.removal(result))
 		}
 		return nil
-	}))
+	})
+	return err
 }
 
 // removal is the command that removes the container of which a snapshot was taken.
@@ -230,12 +192,8 @@ func (a *app) printTaken(ref string, result *take.Result) {
 	a.line("%s", result.Digest)
 	a.line("%s: %s of memory in %s, frozen %s (%sdump %s, files %s), packed in %s", ref, size.Of(result.Memory), size.Of(result.Size),
 		seconds(result.Freeze), gpuTimes(result.GPU), seconds(result.Dump), seconds(result.RootFS), seconds(result.Pack))
-	if n := len(result.Rounds); n > 0 {
-		var all take.Round
-		for _, r := range result.Rounds {
-			all.Bytes, all.Seconds = all.Bytes+r.Bytes, all.Seconds+r.Seconds
-		}
-		a.line("while it ran before, rounds: %d, with %s in %s", n, size.Of(all.Bytes), seconds(all.Seconds))
+	if result.Verify != nil {
+		a.line("it was tried in %s: it can be restored on this host", seconds(result.Verify.Seconds))
 	}
 	if result.Shared > 0 {
 		a.line("%s of it are segments of %s", size.Of(result.Shared), short(result.Parent))

@@ -15,7 +15,7 @@ func newDiskUsage(a *app) *cobra.Command {
 		Short: "Show what takes space in the local store",
 		Long: `df shows how much space snapshots take in the local store. OWN is what cryo rm of a snapshot frees; SHARED is
 what other snapshots have too. Below are blobs that no snapshot needs, interrupted pulls (cryo prune removes
-both), and what running commands work on.`,
+both), blobs that stay since a damaged manifest may need them, and what running commands work on.`,
 		Example:           "  cryo df",
 		Args:              exactly(),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -38,11 +38,16 @@ func (a *app) printDiskUsage(u inspect.Usage) error {
 		return err
 	}
 	a.line("")
-	return a.table(
-		[]string{"Snapshots:", size.Of(u.Blobs.Bytes)},
-		[]string{"Not needed by any:", size.Of(u.Unneeded.Bytes)},
-		[]string{"Interrupted pulls:", size.Of(u.Partial.Bytes)},
-		[]string{"Running commands:", size.Of(u.Working.Bytes)},
-		[]string{"Free:", size.Of(u.Free)},
-	)
+	a.warnUnreadable(u.Unreadable)
+	rows = [][]string{
+		{"Snapshots:", size.Of(u.Blobs.Bytes)},
+		{"Not needed by any:", size.Of(u.Unneeded.Bytes)},
+		{"Interrupted pulls:", size.Of(u.Partial.Bytes)},
+		{"Running commands:", size.Of(u.Working.Bytes)},
+		{"Free:", size.Of(u.Free)},
+	}
+	if u.Unknown.Files > 0 {
+		rows = append(rows, []string{"Not known whose:", size.Of(u.Unknown.Bytes)})
+	}
+	return a.table(rows...)
 }

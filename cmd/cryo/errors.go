@@ -10,7 +10,7 @@ import (
 	"github.com/cryo-project/cryo/shim/job"
 )
 
-// misused says that the command line makes no sense. Its kind is InvalidArgument.
+// misused returns the error that the command line makes no sense. Its kind is InvalidArgument.
 func misused(command, problem string, args ...any) *failure.Error {
 	return failure.New(errdefs.ErrInvalidArgument, "see "+command+" --help", problem, args...)
 }

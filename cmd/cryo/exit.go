@@ -50,13 +50,13 @@ var exitTable = []exit{
 	{exitUsage, "usage", "wrong usage, or an invalid argument or configuration", errdefs.IsInvalidArgument},
 	{exitExists, "exists", "the name is taken", errdefs.IsAlreadyExists},
 	{exitNotFound, "not-found", "no such container, snapshot, tag or file", errdefs.IsNotFound},
-	{exitPrecondition, "precondition", "the container is not running or busy, or this host lacks something (cryo doctor tells what)", errdefs.IsFailedPrecondition},
+	{exitPrecondition, "precondition", "the container is not running or busy, a rule refuses it, or this host lacks something (cryo doctor tells what)", errdefs.IsFailedPrecondition},
 	{exitUnavailable, "unavailable", "the registry or containerd cannot be reached, or the restore process has died; the message says whether a container was ended", errdefs.IsUnavailable},
 	{exitUnsupported, "unsupported", "not supported", errdefs.IsNotImplemented},
 	{exitDeadline, "deadline", "it took too long", errdefs.IsDeadlineExceeded},
 	{exitAborted, "aborted", "the checkpoint or restore failed; the container is as it was before", errdefs.IsAborted},
 	{exitOther, "other", "an error of no other kind", func(err error) bool { return err != nil }},
-	{exitOK, "", "done", is(nil)},
+	{exitOK, "", "done; of checkpoint and restore also where only the result could not be printed, as a warning says then", is(nil)},
 }
 
 // errInterrupted is the cause of a context that a signal cancelled.
@@ -70,7 +70,7 @@ func either(one, other func(error) bool) func(error) bool {
 	return func(err error) bool { return one(err) || other(err) }
 }
 
-// interrupted gives errInterrupted its place in an error that came about because a signal cancelled ctx.
+// interrupted puts errInterrupted in an error that came about because a signal cancelled ctx.
 func interrupted(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), errInterrupted) && !errors.Is(err, errInterrupted) &&
 		(errors.Is(err, context.Canceled) || errdefs.IsCanceled(err)) {

@@ -25,7 +25,7 @@ import (
 )
 
 func TestExitCode(t *testing.T) {
-	misfit := &fit.MisfitError{Findings: []fit.Finding{{Rule: "os", Fatal: true}}}
+	misfit := fit.Misfit(fit.Finding{Rule: "os", Fatal: true})
 	overGRPC := func(err error) error { return errgrpc.ToNative(errgrpc.ToGRPC(err)) }
 	for name, c := range map[string]struct {
 		err  error
@@ -37,8 +37,8 @@ func TestExitCode(t *testing.T) {
 		"bad reference":                 {store.InvalidRef("A", errors.New("x")), exitUsage},
 		"no snapshot":                   {&store.UnknownRefError{Ref: "a"}, exitNotFound},
 		"not running":                   {checkpoint.NotRunning("c", ""), exitPrecondition},
-		"busy":                          {&checkpoint.BusyError{}, exitPrecondition},
-		"busy, from the shim":           {&job.Error{Err: overGRPC(&checkpoint.BusyError{})}, exitPrecondition},
+		"busy":                          {checkpoint.Busy(""), exitPrecondition},
+		"busy, from the shim":           {&job.Error{Err: overGRPC(checkpoint.Busy(""))}, exitPrecondition},
 		"round out of order":            {&job.Error{Err: failure.New(errdefs.ErrAborted, "", "x")}, exitAborted},
 		"no CRIU":                       {&criu.UnusableError{Err: os.ErrNotExist}, exitPrecondition},
 		"sick host":                     {doctor.Sick([]doctor.Diagnosis{{Status: "fail"}}), exitPrecondition},
@@ -55,7 +55,7 @@ func TestExitCode(t *testing.T) {
 		"failed":                        {&job.Error{Err: errors.New("x")}, exitAborted},
 		"failed, with a container":      {&job.Error{Restored: true, Err: errors.New("x")}, exitOther},
 		"failed, with a snapshot":       {&job.Error{Snapshot: "sha256:x", Err: errors.New("x")}, exitOther},
-		"failed, from the shim":         {&job.Error{Err: overGRPC(&checkpoint.FailedError{Err: errors.New("x")})}, exitAborted},
+		"failed, from the shim":         {&job.Error{Err: overGRPC(checkpoint.Failed("", errors.New("x")))}, exitAborted},
 		"lost":                          {&job.Error{Lost: true, Err: errors.New("x")}, exitLost},
 		"lost, from the shim":           {&job.Error{Err: failure.New(failure.ErrLost, "", "x")}, exitLost},
 		"unsupported":                   {&job.Error{Err: errdefs.ErrNotImplemented}, exitUnsupported},
@@ -109,7 +109,7 @@ func TestReport(t *testing.T) {
 		"plain":       {errors.New("no"), "cryo: no\n"},
 		"hint":        {checkpoint.NotRunning("c", "stopped"), "cryo: checkpoint c: the container is stopped, not running\nhint: start it first: ctr task start, or nerdctl start\n"},
 		"hint inside": {fmt.Errorf("a: %w", errors.Join(errors.New("b"), failure.New(errdefs.ErrInvalidArgument, "rules that can", "there is no rule"))), "hint: rules that can"},
-		"two hints":   {&fit.MisfitError{Findings: []fit.Finding{{Hint: "one"}, {Hint: "two"}, {Hint: "one"}}}, "hint: one\n  two\n"},
+		"two hints":   {fit.Misfit(fit.Finding{Hint: "one"}, fit.Finding{Hint: "two"}, fit.Finding{Hint: "one"}), "hint: one\n  two\n"},
 		"escapes":     {errors.New("a\x1b[2Jb\x07\u009bc"), "cryo: a?[2Jb??c\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -241,19 +241,26 @@ func choices(o image.Options) string {
 
 // printReviewed prints what a restore would refuse.
 func (a *app) printReviewed(r inspect.Reviewed) error {
-	if len(r.Asks) > 0 {
-		a.line("\nAsks of a host, and gets with these flags of cryo restore:")
-		var rows [][]string
-		for _, ask := range r.Asks {
-			rows = append(rows, []string{"  " + ask.Flag, ask.What, "(rule " + ask.Rule + ")"})
+	var rows, never [][]string
+	for _, ask := range r.Asks {
+		if by := "(rule " + ask.Rule + ")"; ask.Flag == "" {
+			never = append(never, []string{"  " + ask.What, by})
+		} else {
+			rows = append(rows, []string{"  " + ask.Flag, ask.What, by})
 		}
+	}
+	if len(rows) > 0 {
+		a.line("\nAsks of a host, and gets with these flags of cryo restore:")
 		if err := a.table(rows...); err != nil {
 			return err
 		}
 	}
-	if r.Refused == nil {
+	if r.Refused != nil {
+		never = append(never, []string{"  " + r.Refused.What, "(rule " + r.Refused.Rule + ")"})
+	}
+	if len(never) == 0 {
 		return nil
 	}
 	a.line("\nRefused by cryo restore, whatever is allowed:")
-	return a.table([]string{"  " + r.Refused.What, "(rule " + r.Refused.Rule + ")"})
+	return a.table(never...)
 }

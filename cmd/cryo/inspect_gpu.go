@@ -80,7 +80,7 @@ func (a *app) printGPUs(g *image.GPU) error {
 	return a.table(rows...)
 }
 
-// heldBy says what a process of a snapshot held on GPUs; empty if it used none.
+// heldBy returns what a process of a snapshot held on GPUs; empty if it used none.
 func heldBy(g *image.GPU, pid int) string {
 	i := slices.IndexFunc(g.Processes, func(p image.GPUProcess) bool { return p.PID == pid })
 	if i < 0 {

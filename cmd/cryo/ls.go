@@ -48,7 +48,7 @@ func newList(a *app) *cobra.Command {
 	return cmd
 }
 
-// short gives the start of a digest, for tables.
+// short returns the start of a digest, for tables.
 func short(digest string) string {
 	const length = len("sha256:") + 12
 	return digest[:min(len(digest), length)]

@@ -23,7 +23,7 @@ func main() {
 		serve(os.Args[1])
 	}
 	ctx, cancel := interruptible(context.Background())
-	a := &app{program: "/proc/self/exe", stdout: os.Stdout, stderr: os.Stderr} // this program itself, also when an update has replaced its file
+	a := &app{stdout: os.Stdout, stderr: os.Stderr}
 	code := a.run(ctx, os.Args[1:])
 	cancel()
 	os.Exit(code)
@@ -58,7 +58,7 @@ func serve(command string) {
 	os.Exit(exitOK)
 }
 
-// interruptible gives a context that SIGINT and SIGTERM cancel with [errInterrupted]. Undoing then runs to its end; who
+// interruptible returns a context that SIGINT and SIGTERM cancel with [errInterrupted]. Undoing then runs to its end; who
 // cannot wait sends the signal again.
 func interruptible(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)

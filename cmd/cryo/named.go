@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"path"
+	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -26,7 +28,53 @@ func (a *app) named(ctx context.Context, s *store.Store, ref, pull string) (stri
 		}
 	}
 	a.warnHub(ref)
+	if near := near(ctx, s, ref); len(near) > 0 {
+		a.warn("the local store has no snapshot of the name %s; it has %s", ref, strings.Join(near, ", "))
+	}
 	return ref, nil
+}
+
+// near returns the names of the local store that a user may have meant: those of another tag, of another registry or owner, or with one or two other characters. There are three at most.
+func near(ctx context.Context, s *store.Store, ref string) (names []string) {
+	wanted, err := store.Normalize(ref)
+	if err != nil {
+		return nil
+	}
+	tags, err := s.Tags(ctx)
+	if err != nil { // the names are only help
+		return nil
+	}
+	base := func(ref string) string {
+		name, _, _ := strings.Cut(path.Base(ref), ":")
+		return name
+	}
+	for _, t := range tags {
+		if len(names) < 3 && (base(t.Ref) == base(wanted) || distance(t.Ref, wanted) <= 2) {
+			names = append(names, store.Familiar(t.Ref))
+		}
+	}
+	return names
+}
+
+// distance returns how many characters must be inserted, removed or replaced to make b of a (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
 }
 
 // keep finds the snapshot of the local store that a user names. Its blobs stay in the store until the caller closes the operation.

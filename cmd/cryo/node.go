@@ -35,7 +35,8 @@ prewarmed it. The file may change at any time. What cannot be fetched is tried a
     gpu = true               # its device memory is kept loaded, as with cryo prewarm --gpu
     devices = ["nvidia.com/gpu=0"]
 
-[restore.policy] in the configuration says which repositories are allowed, with which credentials. A tag is
+[restore.policy] in the configuration says which repositories are allowed, with which credentials, and [trust]
+which keys must have signed what is there, unless [trust.repositories] has the repository as "unsigned". A tag is
 looked up in the registry once: name digests, or a new tag for a new snapshot.
 
 --listen serves /metrics for Prometheus and /healthz. With --node-name, Kubernetes is told: until the service
@@ -90,7 +91,7 @@ func (l *entries) print(e node.Entry) {
 		if e.Err != nil {
 			line.Error, line.Hint = e.Err.Error(), failure.Hint(e.Err)
 		}
-		_ = json.NewEncoder(l.out).Encode(line) // who read has gone
+		_ = json.NewEncoder(l.out).Encode(line) // the reader has gone
 		return
 	}
 	text := e.What

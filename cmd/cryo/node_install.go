@@ -19,7 +19,7 @@ and makes them the runtime cryo of its containerd, by /etc/containerd/conf.d/cry
 already is not repeated.
 
 containerd knows the runtime only after a restart. Without --restart, install fails with exit code 4 until
-somebody has restarted it.`,
+it was restarted.`,
 		Example: `  cryo node install --host /host
   cryo node install --host /host --configuration /etc/cryo-config/config.toml --restart`,
 		Args: exactly(),

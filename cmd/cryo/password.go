@@ -9,7 +9,7 @@ import (
 	"golang.org/x/term"
 )
 
-// errNoTerminal says that there is nobody to ask.
+// errNoTerminal says that there is no terminal to ask at.
 var errNoTerminal = errors.New("there is no terminal to ask for it")
 
 // askPassword asks for a password on the terminal that is standard input, and does not show what is typed. Without a terminal the error is [errNoTerminal].

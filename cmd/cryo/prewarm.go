@@ -38,7 +38,7 @@ func newPrewarm(a *app) *cobra.Command {
 		Short: "Get a snapshot ready on this host, for fast restores",
 		Long: `prewarm fetches the snapshot REF if it is not in the local store, verifies it, and fetches and unpacks its base
 image. Then a restore needs nothing from the network, any number of times. It also reads the snapshot's files,
-so that the kernel has them in memory; it keeps them there while nobody needs that memory more.
+so that the kernel has them in memory; it keeps them there while that memory is not needed elsewhere.
 
 What was fetched stays in the store as after cryo pull. cryo prewarm rm removes it. All that was fetched takes
 no more room than disk under [prewarm] in the configuration says: a later prewarm that needs room removes first
@@ -49,7 +49,7 @@ as well. The next restore that gets these GPUs attaches it instead of loading it
 That uses it up: later restores load device memory themselves until it is prewarmed again. The GPUs are those
 that cryo restore would take, or those of --device and --gpu=OLD=NEW. On each GPU, all that is kept takes no
 more than is free, or than gpu under [prewarm] says: what was not requested for the longest time is removed first.
-Nobody else can use that memory meanwhile.
+No other process can use that memory meanwhile.
 
 If REF later names another snapshot in the store, the first one is no longer prewarmed.`,
 		Example: `  cryo prewarm registry.example.com/snapshots/cache:warm
@@ -150,7 +150,7 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	})
 }
 
-// gpuCells says how much is loaded where.
+// gpuCells returns how much is loaded where.
 func gpuCells(all []prewarm.OnGPU) (cells []string) {
 	for _, g := range all {
 		cells = append(cells, fmt.Sprintf("%s on GPU %d", size.Of(g.Memory), g.Index))

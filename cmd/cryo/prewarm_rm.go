@@ -62,7 +62,7 @@ of its memory.`,
 	return cmd
 }
 
-// prewarmedSizes says what it has, in the store and on GPUs.
+// prewarmedSizes returns what it has, in the store and on GPUs.
 func prewarmedSizes(w prewarm.Listed) string {
 	all := gpuCells(w.GPUs)
 	if w.Size > 0 || len(all) == 0 {

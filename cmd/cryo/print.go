@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -26,7 +27,7 @@ func report(w io.Writer, err error) {
 	}
 }
 
-// hintOf says what to do about an error; empty if nothing is known.
+// hintOf returns what to do about an error; empty if nothing is known.
 func hintOf(err error) string {
 	hint := failure.Hint(err)
 	if hint == "" && daemon.Gone(err) {
@@ -87,6 +88,30 @@ func (a *app) print(v any, text func() error) error {
 		return a.printJSON(v)
 	}
 	return text()
+}
+
+// printDone prints the result of a checkpoint or restore as print does. Where that fails it warns: what was done is done, and the exit code is about the container.
+func (a *app) printDone(v any, text func() error) {
+	out := &printing{Writer: a.stdout}
+	a.stdout = out
+	err := a.print(v, text)
+	a.stdout = out.Writer
+	if err = cmp.Or(err, out.err); err != nil {
+		a.warn("the result could not be printed: %v", err)
+	}
+}
+
+// printing keeps the first error of a writer.
+type printing struct {
+	io.Writer
+	err error
+}
+
+// Write implements [io.Writer].
+func (o *printing) Write(p []byte) (int, error) {
+	n, err := o.Writer.Write(p)
+	o.err = cmp.Or(o.err, err)
+	return n, err
 }
 
 // printFormat prints v by the template of --format: one line, or one for each element where v is a list.
@@ -160,7 +185,7 @@ func (a *app) line(text string, args ...any) {
 	fmt.Fprintln(a.stdout, format(text, args...))
 }
 
-// seconds gives a duration as people read it.
+// seconds returns a duration as people read it.
 func seconds(s float64) string {
 	switch {
 	case s < 1:
@@ -171,7 +196,7 @@ func seconds(s float64) string {
 	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
 }
 
-// age gives the time since t as people read it.
+// age returns the time since t as people read it.
 func age(t time.Time) string {
 	if t.IsZero() {
 		return "-"

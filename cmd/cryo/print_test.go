@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"text/template"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -149,7 +150,7 @@ func TestForgedErrors(t *testing.T) {
 	err := errors.Join(fmt.Errorf("open %s: %w", forged, errdefs.ErrNotFound), errors.New("and another"))
 	for name, text := range map[string]string{
 		"error":   printed(func(_ *app, w *bytes.Buffer) { report(w, err) }),
-		"hint":    printed(func(_ *app, w *bytes.Buffer) { report(w, &fit.MisfitError{Findings: []fit.Finding{{Hint: forged}}}) }),
+		"hint":    printed(func(_ *app, w *bytes.Buffer) { report(w, fit.Misfit(fit.Finding{Hint: forged})) }),
 		"warning": printed(func(a *app, _ *bytes.Buffer) { a.warn("remove %v", err) }),
 		"line":    printed(func(a *app, _ *bytes.Buffer) { a.line("%12s: %s", "x", err) }),
 		"remote": printed(func(_ *app, w *bytes.Buffer) {
@@ -200,5 +201,31 @@ func TestFormat(t *testing.T) {
 		if (err != nil) != (test.want == "usage") || err == nil && out.String() != test.want {
 			t.Errorf("%s prints %q, %v; want %q", test.format, out.String(), err, test.want)
 		}
+	}
+}
+
+// TestPrintDone: a full disk behind standard output is a warning, in each form of the output, and no error of the checkpoint or restore.
+func TestPrintDone(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for name, a := range map[string]*app{"text": {}, "json": {json: true}, "format": {format: template.Must(template.New("").Parse("{{.a}}"))}} {
+		t.Run(name, func(t *testing.T) {
+			var warned, out bytes.Buffer
+			a.stdout, a.stderr = full, &warned
+			text := func() error { a.line("x"); return nil }
+			a.printDone(map[string]string{"a": "x"}, text)
+			if got := warned.String(); !strings.HasPrefix(got, "warning: the result could not be printed: ") || !strings.Contains(got, "no space left") {
+				t.Errorf("standard error has %q", got)
+			}
+			warned.Reset()
+			a.stdout = &out
+			a.printDone(map[string]string{"a": "x"}, text)
+			if !strings.Contains(out.String(), "x") || warned.Len() > 0 {
+				t.Errorf("printed %q, warned %q", &out, &warned)
+			}
+		})
 	}
 }

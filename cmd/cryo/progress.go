@@ -56,7 +56,7 @@ type progressLine struct {
 	Ended    bool   `json:"ended,omitempty"`
 }
 
-// report gives the callback for a long operation; nil where nobody looks.
+// report returns the callback for a long operation; nil where no user looks.
 func (a *app) report() image.Progress {
 	f, ok := a.stderr.(*os.File)
 	if a.showProgress == progressNone || a.showProgress != progressJSON && (!ok || !term.IsTerminal(int(f.Fd()))) {

@@ -1,13 +1,9 @@
 package main
 
 import (
-	"time"
-
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/image/archive"
-	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/shim/job"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 func newPull(a *app) *cobra.Command {
@@ -39,28 +35,18 @@ snapshot without a trusted one is refused before anything else of it is read.`,
 			if err != nil {
 				return err
 			}
-			options.Judge, options.Repair = j.Judge, repair
+			options.Repair = repair
 			s, err := a.store()
 			if err != nil {
 				return err
 			}
 			a.warnHub(args[0])
-			var counts registry.Counts
-			options.Counts = &counts
 			a.progress.waitsFor("pull", func() string { return "the registry" })
-			start := time.Now()
-			if archive.IsLocation(args[0]) {
-				ref, desc, err := archive.Import(ctx, s, args[0], options.Judge, options.Repair)
-				if err != nil {
-					return err
-				}
-				return a.moved("pulled", movedResult{Reference: ref, Digest: desc.Digest.String()})
-			}
-			desc, err := registry.Pull(ctx, s, args[0], options)
+			pulled, err := restore.Pull(ctx, s, args[0], options, j)
 			if err != nil {
 				return err
 			}
-			return a.moved("pulled", movedResult{Reference: args[0], Digest: desc.Digest.String(), Transfer: job.Transferred(&counts, start)})
+			return a.moved("pulled", movedResult{Reference: pulled.Reference, Digest: pulled.Digest, Transfer: pulled.Transfer})
 		},
 	}
 	cmd.Flags().BoolVar(&repair, "repair", false, "read and verify what is here already, and fetch again what is damaged")

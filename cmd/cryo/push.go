@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/job"
 	"github.com/cryo-project/cryo/shim/size"
@@ -44,27 +43,22 @@ be had, the snapshot is sent by itself, with a warning. --snapshot-only always d
 			if err != nil {
 				return err
 			}
-			s, op, desc, err := a.keep(ctx, args[0])
+			s, err := a.store()
 			if err != nil {
 				return err
 			}
-			defer closing(ctx, "operation", op)
 			to := args[len(args)-1]
-			a.warnHub(to)
-			if archive.IsLocation(to) {
-				if err := archive.Export(ctx, s, desc, args[0], to); err != nil {
-					return err
-				}
-				return a.moved("pushed to", movedResult{Reference: to, Digest: desc.Digest.String()})
+			if _, err := s.Resolve(ctx, args[0]); err == nil || len(args) > 1 { // else there is nothing to send
+				a.warnHub(to)
 			}
 			a.progress.waitsFor("push", func() string { return "the registry" })
-			pushed, err := take.Push(ctx, s, desc, to, take.PushOptions{
+			pushed, err := take.Push(ctx, s, args[0], to, take.PushOptions{
 				Registry: options, SnapshotOnly: only, Containerd: daemon.Options{Address: a.address, Namespace: a.namespace, Trace: true}, Warn: a.warn,
 			})
 			if err != nil {
 				return err
 			}
-			return a.moved("pushed to", movedResult{to, desc.Digest.String(), &pushed.Transfer, &pushed.Named})
+			return a.moved("pushed to", movedResult{to, pushed.Digest, pushed.Transfer, pushed.Named})
 		},
 	}
 	cmd.Flags().BoolVar(&only, "snapshot-only", false, "send the snapshot by itself, without an image that others run")

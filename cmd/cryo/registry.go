@@ -33,7 +33,7 @@ func (r *registryFlags) register(cmd *cobra.Command) {
 	f.IntVar(&r.options.Concurrency, "concurrency", 0, "blobs transferred at once (default half the number of cores, 4 to 8)")
 }
 
-// resolve gives the options. It reads the password from standard input, or asks for it.
+// resolve returns the options. It reads the password from standard input, or asks for it.
 func (r *registryFlags) resolve(ctx context.Context, a *app) (registry.Options, error) {
 	o := r.options
 	o.Progress = a.report()
@@ -48,7 +48,7 @@ func (r *registryFlags) resolve(ctx context.Context, a *app) (registry.Options, 
 	return o, err
 }
 
-// login gives user and password; none where nothing is said of them.
+// login returns user and password; none where nothing is said of them.
 func (r *registryFlags) login(ctx context.Context, a *app) (user, password string, err error) {
 	user, password, _ = strings.Cut(r.user, ":")
 	switch {

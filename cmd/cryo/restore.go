@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
@@ -147,22 +148,35 @@ func (a *app) restore(ctx context.Context, f restoreFlags) error {
 	}
 	f.choices.Devices, f.choices.GPUs = f.gpu.devices, f.gpu.gpus
 	f.choices.Registry = restorer.Registry{PlainHTTP: o.PlainHTTP, Insecure: o.Insecure, CAFile: o.CAFile, Username: o.Username, Password: o.Password, Concurrency: o.Concurrency}
-	c := restore.Command{
-		Program: a.program, Variables: []string{"CRYO_ROOT=" + s.Root()}, Client: client, Hooks: a.hooks(),
-		Request: restorer.Request{Ref: f.ref, ID: f.name, Namespace: a.namespace, Address: a.address, Choices: &f.choices},
+	c, err := a.restoreCommand(s)
+	if err != nil {
+		return err
 	}
-	if a.configPath != "" {
-		c.Variables = append(c.Variables, "CRYO_CONFIG="+a.configPath)
-	}
-	if a.debug {
-		c.Debug = func(line string) { fmt.Fprint(a.stderr, line) }
-	}
+	c.Client, c.Hooks = client, a.hooks()
+	c.Ref, c.Name, c.Namespace, c.Choices = f.ref, f.name, a.namespace, f.choices
 	r, err := c.Run(ctx)
 	if err != nil {
 		return err
 	}
-	return a.print(r, func() error {
+	a.printDone(r, func() error {
 		a.line("%s", r.Container)
 		return nil
 	})
+	return nil
+}
+
+// restoreCommand returns a command that restores from the store s.
+func (a *app) restoreCommand(s *store.Store) (c restore.Command, err error) {
+	c = restore.Command{Store: s, Address: a.address}
+	if c.Config, err = a.config(); err != nil {
+		return c, err
+	}
+	c.Config.Root = s.Root()
+	if c.Environment, err = restore.Environment(s, a.configPath); err != nil {
+		return c, err
+	}
+	if a.debug {
+		c.Debug = func(line string) { fmt.Fprint(a.stderr, line) }
+	}
+	return c, nil
 }

@@ -36,22 +36,25 @@ store, blobs are kept until it has ended.`,
 		RunE: a.inStore(func(ctx context.Context, s *store.Store, args []string) error {
 			all := []removed{}
 			var failed []error
+			var unreadable []store.Unreadable // after the last one
 			for _, ref := range args {
 				full, err := a.named(ctx, s, ref, "never")
-				var freed int64
+				var r store.Removed
 				if err == nil {
-					freed, err = s.Remove(ctx, full)
+					r, err = s.Remove(ctx, full)
 				}
+				unreadable = r.Unreadable
 				if err != nil {
 					failed = append(failed, err)
 					all = append(all, removed{Reference: ref, Error: a.errorReport(ctx, err)})
 					continue
 				}
-				all = append(all, removed{Reference: ref, Freed: freed})
+				all = append(all, removed{Reference: ref, Freed: r.Freed})
 				if !a.json {
-					a.line("removed %s, %s freed", ref, size.Of(freed))
+					a.line("removed %s, %s freed", ref, size.Of(r.Freed))
 				}
 			}
+			a.warnUnreadable(unreadable)
 			if a.json {
 				failed = append(failed, a.printJSON(all))
 			}

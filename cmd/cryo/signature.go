@@ -10,6 +10,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -24,7 +25,7 @@ func (a *app) judging(require bool) (*restore.Judging, error) {
 	if err != nil {
 		return nil, err
 	}
-	return restore.NewJudging(c.Trust, require)
+	return restore.NewJudging(c.Trust, config.Person, require)
 }
 
 // readKey reads a private key. Its password is in COSIGN_PASSWORD, as cosign has it, or asked for.

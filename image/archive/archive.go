@@ -15,7 +15,7 @@ type location struct {
 	tag  string // may be empty; a tag or a whole reference
 }
 
-// IsLocation says whether a name given by a user is a location of this package and not a reference.
+// IsLocation reports whether a name given by a user is a location of this package and not a reference.
 func IsLocation(s string) bool {
 	return strings.HasPrefix(s, "oci:") || strings.HasPrefix(s, "oci-archive:")
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 )
 
-// misspelt says that a location is not written as it should be.
+// misspelt returns the error that a location is not written as it should be.
 func misspelt(text, reason string) error {
 	return failure.New(errdefs.ErrInvalidArgument, "write oci:DIR[:TAG] or oci-archive:FILE[:TAG]", "location %q: %s", text, reason)
 }
 
-// unknown says that there is no such directory, file or tag.
+// unknown returns the error that there is no such directory, file or tag.
 func unknown(l location, err error) error {
 	return failure.New(errdefs.ErrNotFound, "check the path; an OCI layout holds the files oci-layout and index.json", "open %s: %w", l.text, err)
 }
 
-// mapError gives errors of the operating system the kind that they have for users.
+// mapError adds to errors of the operating system the kind that they have for users.
 func mapError(l location, err error) error {
 	switch {
 	case err == nil:
@@ -36,7 +36,7 @@ func mapError(l location, err error) error {
 	return err
 }
 
-// damaged says what is wrong with a location.
+// damaged returns what is wrong with a location.
 func damaged(l location, err error) error {
 	return &store.CorruptError{What: l.text, Err: err}
 }

@@ -122,7 +122,7 @@ func (e *export) writeTar(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	t := tar.NewWriter(w)
-	// Small files first: who reads a stream knows soon what comes.
+	// Small files first: the reader of a stream knows soon what comes.
 	for _, f := range []struct {
 		name string
 		data []byte

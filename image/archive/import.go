@@ -3,7 +3,6 @@ package archive
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/signature"
+	"github.com/cryo-project/cryo/image/spec/boundjson"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -30,7 +30,7 @@ import (
 // unless the location says it in full. What the store has of it already is left unread, unless it is to be repaired, or damage was found in it before.
 //
 // judge, unless it is nil, decides by its signatures, which come along, whether the snapshot may be imported. Where the location does not say the name in full,
-// whoever made the archive has chosen it, so what holds for a snapshot without a repository must hold as well.
+// the archive's author has chosen it, so what holds for a snapshot without a repository must hold as well.
 func Import(ctx context.Context, dst *store.Store, location string, judge signature.Judge, repair bool) (ref string, desc ocispec.Descriptor, err error) {
 	l, err := parseLocation(location)
 	if err != nil {
@@ -87,7 +87,7 @@ func importFrom(ctx context.Context, dst *store.Store, l location, judge signatu
 			return "", none, err
 		}
 	}
-	// Who names it by the location means that name; else it is whoever made the layout who chose it.
+	// A user who names it by the location means that name; else the layout's author chose it.
 	if old, err := dst.Resolve(ctx, ref); err == nil && old.Digest != entry.Digest && !sameName(ref, l.tag) {
 		return "", none, failure.New(errdefs.ErrAlreadyExists, "to replace that one, remove it first: cryo rm "+ref,
 			"the snapshot there is called %s, as another one is in the local store", ref)
@@ -160,7 +160,7 @@ func readIndex(l location, lay layout) (ocispec.Index, error) {
 		return ocispec.Index{}, err
 	}
 	var v ocispec.ImageLayout
-	if err := json.Unmarshal(data, &v); err != nil {
+	if err := boundjson.Small.Unmarshal(data, &v); err != nil {
 		return ocispec.Index{}, damaged(l, fmt.Errorf("oci-layout: %w", err))
 	}
 	if v.Version != ocispec.ImageLayoutVersion {

@@ -17,7 +17,7 @@ const Piece = 1 << 20
 // least is what is worth going past the page cache, in bytes.
 const least = 64 << 10
 
-// Alloc gives n bytes of memory that begin at a multiple of [Align].
+// Alloc returns n bytes of memory that begin at a multiple of [Align].
 func Alloc(n int) []byte {
 	b := make([]byte, n+Align)
 	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) & (Align - 1)
@@ -29,7 +29,7 @@ func Up[N int | int64](n N) N { return (n + Align - 1) &^ (Align - 1) }
 
 func down[N int | int64](n N) N { return n &^ (Align - 1) }
 
-// aligned says whether b begins at a multiple of Align.
+// aligned reports whether b begins at a multiple of Align.
 func aligned(b []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(Align-1) == 0
 }
@@ -48,8 +48,8 @@ var lent struct {
 	free [][]byte // guarded by the mutex; the last was used last
 }
 
-// Lend gives a buffer of [Piece] bytes that begins at a multiple of [Align]. It is not of Go's heap: who does not need it any more gives it
-// to [Return].
+// Lend returns a buffer of [Piece] bytes that begins at a multiple of [Align]. The buffer is outside of Go's heap: the caller
+// passes it to [Return] when it does not need it any more.
 func Lend() []byte {
 	lent.Lock()
 	defer lent.Unlock()
@@ -69,7 +69,7 @@ func Return(b []byte) {
 	lent.Unlock()
 }
 
-// carve gives new buffers, from small pages where there are no others.
+// carve returns new buffers, from small pages where there are no others.
 func carve() (all [][]byte) {
 	memory, err := unix.Mmap(-1, 0, region+hugePage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // noCachestat is set where the kernel, before Linux 6.5, has no cachestat(2).
 var noCachestat atomic.Bool
 
-// Cached says whether n bytes from off on are in the page cache, as far as one may know. A read that does not wait (RWF_NOWAIT) would tell
+// Cached reports whether n bytes from off on are in the page cache, as far as one may know. A read that does not wait (RWF_NOWAIT) would tell
 // as well, but has the kernel begin to read ahead.
 func (f *File) Cached(off, n int64) bool {
 	cached, total, err := CachedPages(f.f, off, n)

@@ -20,10 +20,10 @@ type File struct {
 	refused atomic.Bool // it has refused a read or a write
 }
 
-// New gives f, which is closed with it. Whatever else is done with f fits together with what is done here.
+// New returns f, which is closed with it. Whatever else is done with f fits together with what is done here.
 func New(f *os.File) *File { return &File{f: f} }
 
-// past gives the file that goes past the page cache, nil if there is none. It is a second descriptor, opened when it is needed: a
+// past returns the file that goes past the page cache, nil if there is none. It is a second descriptor, opened when it is needed: a
 // switch of the first (F_SETFL) would be seen by all who use it.
 func (f *File) past() *os.File {
 	f.open.Do(func() {
@@ -148,7 +148,7 @@ const (
 	aheadQueue = 4 << 20   // bytes that the disk is asked for at once: others that read from it wait for as many
 )
 
-// ReadAhead brings the first n bytes into the page cache, until ctx ends. What it cannot bring is read later by who wants it, who is told why not.
+// ReadAhead brings the first n bytes into the page cache, until ctx ends. What it cannot bring is read later by the reader that wants it, and fails there.
 func (f *File) ReadAhead(ctx context.Context, n int64) {
 	one := make([]byte, 1)
 	for off := int64(0); off < n && ctx.Err() == nil; off += aheadStep {
@@ -163,7 +163,7 @@ func (f *File) ReadAhead(ctx context.Context, n int64) {
 
 // Close implements [io.Closer].
 func (f *File) Close() error {
-	f.open.Do(func() {}) // nobody opens it any more
+	f.open.Do(func() {}) // it is not opened any more
 	err := f.f.Close()
 	if f.direct != nil {
 		err = errors.Join(err, f.direct.Close())

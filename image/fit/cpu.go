@@ -21,7 +21,7 @@ var instructions = strings.Fields(`
 
 // cpuFeatures: every flag the snapshot's processor had and a process could have found must be here. More is fine. On
 // arm64 /proc/cpuinfo has exactly what the kernel tells processes (HWCAP), so all flags count.
-func cpuFeatures(s subject, t Target) []mismatch {
+func cpuFeatures(s comparison, t Target) []mismatch {
 	if s.Host.Architecture != t.Architecture {
 		return nil
 	}
@@ -46,7 +46,7 @@ func cpuFeatures(s subject, t Target) []mismatch {
 // whenever a symbol is bound (glibc, _dl_runtime_resolve_xsave*). On a processor with more state it writes past the end;
 // with less, offsets of the compacted form differ. So the sizes must be equal, which is also what CRIU's own
 // check of its cpuinfo image asks.
-func xsaveSize(s subject, t Target) []mismatch {
+func xsaveSize(s comparison, t Target) []mismatch {
 	if s.Host.Architecture != t.Architecture || s.Host.XSaveSize == t.XSaveSize || s.Host.XSaveSize == 0 {
 		return nil
 	}

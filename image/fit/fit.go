@@ -1,7 +1,7 @@
 // Package fit decides whether a snapshot can run on a host, before anything is started.
 //
 // All that is compared stands in one table of rules, see [Rules]; a mismatch is fatal or a warning. A fatal one can be
-// overridden by the rule's name, by somebody who knows better.
+// overridden by the rule's name, by a user who knows better.
 package fit
 
 import (
@@ -32,18 +32,18 @@ type Target struct {
 type Rule struct {
 	Name  string `json:"name"`  // what --force takes
 	Fatal bool   `json:"fatal"` // else a warning
-	Why   string `json:"why"`   // what happens to those who restore all the same
-	check func(subject, Target) []mismatch
+	Why   string `json:"why"`   // what happens in a restore all the same
+	check func(comparison, Target) []mismatch
 }
 
-// Forcible tells whether the rule can be overridden: something may come of it.
+// Forcible reports whether the rule can be overridden: something may come of it.
 func (r Rule) Forcible() bool { return !mandatory[r.Name] }
 
 // mismatch is what a rule has against a host.
 type mismatch struct{ problem, hint string }
 
-// subject is a snapshot's config with its runtime specification decoded.
-type subject struct {
+// comparison is a snapshot's config with its runtime specification decoded.
+type comparison struct {
 	image.Config
 	spec *specs.Spec // nil if it cannot be decoded
 }
@@ -64,7 +64,7 @@ type Verdict struct {
 
 // Check compares a snapshot with a host, in the order of [Rules].
 func Check(c image.Config, t Target) Verdict {
-	s := subject{Config: c}
+	s := comparison{Config: c}
 	var spec specs.Spec
 	if err := json.Unmarshal(c.Spec, &spec); err == nil {
 		s.spec = &spec
@@ -96,13 +96,13 @@ func (v Verdict) Force(rules ...string) (Verdict, error) {
 	return forced, nil
 }
 
-// Fits tells that nothing fatal was found, or all of it is overridden.
+// Fits reports whether nothing fatal was found, or all of it is overridden.
 func (v Verdict) Fits() bool { return len(v.fatal()) == 0 }
 
-// Err is nil if the snapshot fits, else a [*MisfitError].
+// Err returns nil if the snapshot fits, else a [Misfit].
 func (v Verdict) Err() error {
 	if fatal := v.fatal(); len(fatal) > 0 {
-		return &MisfitError{Findings: fatal}
+		return Misfit(fatal...)
 	}
 	return nil
 }
@@ -116,35 +116,22 @@ func (v Verdict) fatal() []Finding {
 	return slices.DeleteFunc(slices.Clone(v.Findings), func(f Finding) bool { return !f.Fatal || f.Forced })
 }
 
-// MisfitError lists all that keeps a snapshot from running on a host, at least one finding. Its kind is [failure.ErrMisfit]; the command line
-// gives it an exit code of its own.
-type MisfitError struct{ Findings []Finding }
-
-func (e *MisfitError) Error() string {
-	var b strings.Builder
-	b.WriteString("the snapshot does not fit this host:")
-	for _, f := range e.Findings {
-		fmt.Fprintf(&b, "\n  %s: %s", f.Rule, f.Problem)
-	}
-	return b.String()
-}
-
-// Hint says what to do about each.
-func (e *MisfitError) Hint() string {
-	var lines []string
-	for _, f := range e.Findings {
-		if f.Hint != "" && !slices.Contains(lines, f.Hint) {
-			lines = append(lines, f.Hint)
+// Refuse returns the error that text begins and that lists findings, at least one. It has the hint of each, and the rule of the first.
+func Refuse(kind error, text string, findings ...Finding) error {
+	var hints []string
+	for _, f := range findings {
+		text += fmt.Sprintf("\n  %s: %s", f.Rule, f.Problem)
+		if f.Hint != "" && !slices.Contains(hints, f.Hint) {
+			hints = append(hints, f.Hint)
 		}
 	}
-	return strings.Join(lines, "\n")
+	return failure.New(kind, strings.Join(hints, "\n"), "%s", text).By(findings[0].Rule)
 }
 
-// ByRule names the first rule; see [failure.Error.Rule].
-func (e *MisfitError) ByRule() string { return e.Findings[0].Rule }
-
-// Unwrap gives the kind.
-func (e *MisfitError) Unwrap() error { return failure.ErrMisfit }
+// Misfit returns an error that lists why a snapshot does not fit this host. The error has the kind [failure.ErrMisfit], for which the command line has an exit code of its own.
+func Misfit(findings ...Finding) error {
+	return Refuse(failure.ErrMisfit, "the snapshot does not fit this host:", findings...)
+}
 
 // Forcible names the rules that can be overridden.
 func Forcible() (names []string) {

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 func plain() *specs.Spec {
@@ -98,12 +99,11 @@ func TestCheck(t *testing.T) {
 			if v.Fits() == fatal {
 				t.Errorf("Fits() = %v", v.Fits())
 			}
-			var misfit *MisfitError
-			if fatal != errors.As(v.Err(), &misfit) {
+			if fatal != errors.Is(v.Err(), failure.ErrMisfit) {
 				t.Errorf("Err() = %v", v.Err())
 			}
-			if fatal && (!errdefs.IsFailedPrecondition(v.Err()) || misfit.Hint() == "") {
-				t.Errorf("kind or hint of %v", misfit)
+			if fatal && (!errdefs.IsFailedPrecondition(v.Err()) || failure.Hint(v.Err()) == "") {
+				t.Errorf("kind or hint of %v", v.Err())
 			}
 		})
 	}
@@ -124,8 +124,7 @@ func TestMisfitNamesMountAndFlag(t *testing.T) {
 	spec.Mounts = []specs.Mount{{Destination: "/data", Type: "bind", Source: "/gone"}}
 	config.Spec, _ = json.Marshal(spec)
 	err := Check(config, target).Err()
-	var misfit *MisfitError
-	if !errors.As(err, &misfit) || !strings.Contains(err.Error(), "/data") || !strings.Contains(misfit.Hint(), "--mount type=bind,src=PATH,dst=/data") {
+	if !errors.Is(err, failure.ErrMisfit) || !strings.Contains(err.Error(), "/data") || !strings.Contains(failure.Hint(err), "--mount type=bind,src=PATH,dst=/data") {
 		t.Errorf("error %v", err)
 	}
 }

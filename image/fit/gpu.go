@@ -17,7 +17,7 @@ type GPUs struct {
 	NoHelper error
 	// NoGPU says why there are none: the driver cannot be used, or there is no such CDI device.
 	NoGPU error
-	// Unasked: the driver has not said anything yet, and what it may say stands in nobody's way.
+	// Unasked: the driver has not said anything yet, and what it may say refuses nothing.
 	Unasked bool
 	// Driver is the version of NVIDIA's driver.
 	Driver string
@@ -31,7 +31,7 @@ type GPUs struct {
 }
 
 // gpuLibrary: processes go on in the code of the file that they have mapped.
-func gpuLibrary(s subject, t Target) []mismatch {
+func gpuLibrary(s comparison, t Target) []mismatch {
 	if s.GPU == nil || s.GPU.Library == nil || t.GPUs.Library == s.GPU.Library.Digest {
 		return nil
 	}
@@ -46,14 +46,14 @@ func gpuLibrary(s subject, t Target) []mismatch {
 	return one(sprintf("the container was made with another file of the library for its GPUs: this host has %s instead of %s", t.GPUs.Library, was.Digest), hint)
 }
 
-func gpuKeeper(s subject, t Target) []mismatch {
+func gpuKeeper(s comparison, t Target) []mismatch {
 	if s.GPU == nil || t.GPUs.NoHelper == nil {
 		return nil
 	}
 	return one("the snapshot has GPUs, and this host cannot look after its own: "+t.GPUs.NoHelper.Error(), hintOf(t.GPUs.NoHelper, "install cryo-gpu-keeper"))
 }
 
-func gpuMissing(s subject, t Target) []mismatch {
+func gpuMissing(s comparison, t Target) []mismatch {
 	switch {
 	case s.GPU == nil || t.GPUs.NoHelper != nil:
 		return nil
@@ -65,19 +65,19 @@ func gpuMissing(s subject, t Target) []mismatch {
 	return nil
 }
 
-// looked tells whether there is something to compare; if not, another rule has said so.
-func looked(s subject, t Target) bool {
+// looked reports whether there is something to compare; if not, another rule has said so.
+func looked(s comparison, t Target) bool {
 	return s.GPU != nil && t.GPUs.NoHelper == nil && t.GPUs.NoGPU == nil && (t.GPUs.Driver != "" || t.GPUs.Unasked)
 }
 
 // used tells so too, but where no process has used its GPUs there is nothing to load, and before the driver was asked nothing is known of them.
-func used(s subject, t Target) bool {
+func used(s comparison, t Target) bool {
 	return looked(s, t) && !t.GPUs.Unasked && len(s.GPU.Processes) > 0
 }
 
 // compared has [spec.GPU.Compare] compare by one of its rules.
-func compared(rule string) func(subject, Target) []mismatch {
-	return func(s subject, t Target) (found []mismatch) {
+func compared(rule string) func(comparison, Target) []mismatch {
+	return func(s comparison, t Target) (found []mismatch) {
 		if !used(s, t) {
 			return nil
 		}
@@ -90,7 +90,7 @@ func compared(rule string) func(subject, Target) []mismatch {
 	}
 }
 
-func gpuDriverVersion(s subject, t Target) []mismatch {
+func gpuDriverVersion(s comparison, t Target) []mismatch {
 	if !used(s, t) || s.GPU.Driver == t.GPUs.Driver || spec.DriverBranch(s.GPU.Driver) != spec.DriverBranch(t.GPUs.Driver) {
 		return nil
 	}
@@ -98,7 +98,7 @@ func gpuDriverVersion(s subject, t Target) []mismatch {
 }
 
 // gpuCount: the driver wants a partner for each GPU whose node a process can see, no more and no fewer. Measured with 580.159.04.
-func gpuCount(s subject, t Target) []mismatch {
+func gpuCount(s comparison, t Target) []mismatch {
 	if !used(s, t) || len(t.GPUs.Devices) == len(s.GPU.Devices) {
 		return nil
 	}
@@ -107,7 +107,7 @@ func gpuCount(s subject, t Target) []mismatch {
 }
 
 // gpuLibraries: each mount of CRIU's images needs a source, and the processes have mapped what was mounted there.
-func gpuLibraries(s subject, t Target) []mismatch {
+func gpuLibraries(s comparison, t Target) []mismatch {
 	if !looked(s, t) {
 		return nil
 	}
@@ -130,7 +130,7 @@ func gpuLibraries(s subject, t Target) []mismatch {
 		sprintf("install NVIDIA driver %s with the same parts as on the snapshot's host, and write the CDI file anew: nvidia-ctk cdi generate", s.GPU.Driver))
 }
 
-// hintOf gives the hint of an error, or another.
+// hintOf returns the hint of an error, or another.
 func hintOf(err error, otherwise string) string {
 	return cmp.Or(failure.Hint(err), otherwise)
 }

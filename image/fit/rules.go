@@ -36,7 +36,7 @@ func Rules() []Rule {
 		{"gpu-library", true, "processes go on in the code of a library that they have mapped", gpuLibrary},
 		{"gpu-keeper", true, "cryo-gpu-keeper speaks to the driver, which has the device memory", gpuKeeper},
 		{"gpu-missing", true, "processes go on only with GPUs", gpuMissing},
-		{spec.DriverRule, true, "nobody says that one branch of the driver loads what another has saved", compared(spec.DriverRule)},
+		{spec.DriverRule, true, "one branch of the driver need not load what another has saved", compared(spec.DriverRule)},
 		{"gpu-driver-version", false, "processes have libraries of one version of the driver, which may not work with another", gpuDriverVersion},
 		{"gpu-count", true, "each GPU of the snapshot becomes another one", gpuCount},
 		{spec.ArchitectureRule, true, "code on the GPU is of another architecture", compared(spec.ArchitectureRule)},
@@ -52,35 +52,35 @@ func one(problem, hint string) []mismatch { return []mismatch{{problem, hint}} }
 // elsewhere is the hint where only another host helps.
 const elsewhere = "restore on a host like the one the snapshot was taken on: cryo inspect shows it"
 
-func snapshotVersion(s subject, _ Target) []mismatch {
+func snapshotVersion(s comparison, _ Target) []mismatch {
 	if s.Version == image.ConfigVersion {
 		return nil
 	}
 	return one(sprintf("the snapshot's config is of version %d, this cryo reads %d", s.Version, image.ConfigVersion), "use the version of cryo that the snapshot was made with")
 }
 
-func snapshotSpec(s subject, _ Target) []mismatch {
+func snapshotSpec(s comparison, _ Target) []mismatch {
 	if s.spec != nil && s.spec.Linux != nil && s.spec.Process != nil {
 		return nil
 	}
 	return one("the snapshot has no runtime specification of a Linux container", "take the snapshot again")
 }
 
-func operatingSystem(s subject, t Target) []mismatch {
+func operatingSystem(s comparison, t Target) []mismatch {
 	if s.Host.OS == t.OS {
 		return nil
 	}
 	return one(sprintf("the snapshot is of %s, this host is %s", s.Host.OS, t.OS), elsewhere)
 }
 
-func architecture(s subject, t Target) []mismatch {
+func architecture(s comparison, t Target) []mismatch {
 	if s.Host.Architecture == t.Architecture {
 		return nil
 	}
 	return one(sprintf("the snapshot is of %s, this host is %s", s.Host.Architecture, t.Architecture), elsewhere)
 }
 
-func pageSize(s subject, t Target) []mismatch {
+func pageSize(s comparison, t Target) []mismatch {
 	if s.Host.PageSize == t.PageSize {
 		return nil
 	}
@@ -90,7 +90,7 @@ func pageSize(s subject, t Target) []mismatch {
 // cgroupVersion: with controllers of version 1 in the images, CRIU mounts each by name, which a host of version 2
 // refuses (the controllers are taken), and the other way round the unified hierarchy has no controllers to set. runc
 // besides treats mounts of cgroup as external on one version only. Source: CRIU criu/cgroup.c, runc criu_linux.go.
-func cgroupVersion(s subject, t Target) []mismatch {
+func cgroupVersion(s comparison, t Target) []mismatch {
 	if s.Host.CgroupVersion == t.CgroupVersion {
 		return nil
 	}
@@ -98,7 +98,7 @@ func cgroupVersion(s subject, t Target) []mismatch {
 		sprintf("start a host with cgroup version %d (kernel parameter systemd.unified_cgroup_hierarchy=%d)", s.Host.CgroupVersion, s.Host.CgroupVersion-1))
 }
 
-func tcpEstablished(s subject, _ Target) []mismatch {
+func tcpEstablished(s comparison, _ Target) []mismatch {
 	if !s.Process.TCPEstablished {
 		return nil
 	}

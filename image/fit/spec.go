@@ -9,14 +9,14 @@ import (
 
 // securityModule and securityLabel: CRIU writes the label of every process back on restore, which only the same module
 // can take. A container whose specification names no label runs under whatever the module's default is.
-func securityModule(s subject, t Target) []mismatch {
+func securityModule(s comparison, t Target) []mismatch {
 	if s.Host.LSM == t.LSM || s.Host.LSM == "" {
 		return nil
 	}
 	return one(sprintf("the snapshot's host had %s, this one has %s", s.Host.LSM, orNone(t.LSM)), "")
 }
 
-func securityLabel(s subject, t Target) []mismatch {
+func securityLabel(s comparison, t Target) []mismatch {
 	if s.spec == nil || s.spec.Process == nil {
 		return nil
 	}
@@ -39,12 +39,12 @@ func orNone(lsm string) string {
 	return lsm
 }
 
-// IsBind tells whether runc treats a mount as a bind mount, whose source is a path of the host.
+// IsBind reports whether runc treats a mount as a bind mount, whose source is a path of the host.
 func IsBind(m specs.Mount) bool {
 	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
 }
 
-func bindMounts(s subject, t Target) []mismatch {
+func bindMounts(s comparison, t Target) []mismatch {
 	if s.spec == nil || t.PathExists == nil {
 		return nil
 	}
@@ -60,7 +60,7 @@ func bindMounts(s subject, t Target) []mismatch {
 }
 
 // devices: runc binds each device from the same path of the host on restore.
-func devices(s subject, t Target) []mismatch {
+func devices(s comparison, t Target) []mismatch {
 	if s.spec == nil || s.spec.Linux == nil || t.PathExists == nil {
 		return nil
 	}
@@ -73,7 +73,7 @@ func devices(s subject, t Target) []mismatch {
 	return found
 }
 
-func seccomp(s subject, t Target) []mismatch {
+func seccomp(s comparison, t Target) []mismatch {
 	if s.spec == nil || s.spec.Linux == nil || s.spec.Linux.Seccomp == nil || t.Seccomp || t.Runc == "" {
 		return nil
 	}

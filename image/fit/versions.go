@@ -9,7 +9,7 @@ import (
 
 func sprintf(format string, a ...any) string { return fmt.Sprintf(format, a...) }
 
-func criuMissing(_ subject, t Target) []mismatch {
+func criuMissing(_ comparison, t Target) []mismatch {
 	if t.CRIU != "" {
 		return nil
 	}
@@ -17,7 +17,7 @@ func criuMissing(_ subject, t Target) []mismatch {
 }
 
 // criuVersion: CRIU promises to read what older versions wrote, not the reverse; patch releases do not change the images.
-func criuVersion(s subject, t Target) []mismatch {
+func criuVersion(s comparison, t Target) []mismatch {
 	if t.CRIU == "" || s.Host.CRIU == "" {
 		return nil
 	}
@@ -27,16 +27,16 @@ func criuVersion(s subject, t Target) []mismatch {
 	return one(sprintf("the snapshot is by CRIU %s, this host has %s", s.Host.CRIU, t.CRIU), sprintf("install CRIU %s or later", s.Host.CRIU))
 }
 
-func kernelVersion(s subject, t Target) []mismatch {
+func kernelVersion(s comparison, t Target) []mismatch {
 	if !older(t.Kernel, s.Host.Kernel) {
 		return nil
 	}
 	return one(sprintf("the snapshot is of kernel %s, this host has the older %s", s.Host.Kernel, t.Kernel), "")
 }
 
-func kernelFeatures(s subject, t Target) []mismatch {
+func kernelFeatures(s comparison, t Target) []mismatch {
 	if t.CRIU == "" {
-		return nil // nobody could be asked
+		return nil // the host could not be asked
 	}
 	var missing []string
 	for _, f := range s.Host.Features {
@@ -54,7 +54,7 @@ func kernelFeatures(s subject, t Target) []mismatch {
 const NFTablesLock = "network_lock_nftables"
 
 // networkLock: CRIU takes the means out of the images, whatever it is told. Source: CRIU criu/image.c, check_img_inventory.
-func networkLock(s subject, t Target) []mismatch {
+func networkLock(s comparison, t Target) []mismatch {
 	if t.CRIU == "" || !slices.Contains(s.Host.Features, NFTablesLock) || slices.Contains(t.Features, NFTablesLock) {
 		return nil
 	}
@@ -62,14 +62,14 @@ func networkLock(s subject, t Target) []mismatch {
 		"modprobe nf_tables, or install a CRIU with nftables (criu check --feature "+NFTablesLock+" tells); or take the snapshot again with network-lock = \"iptables\" under [dump] in the configuration")
 }
 
-func runcMissing(_ subject, t Target) []mismatch {
+func runcMissing(_ comparison, t Target) []mismatch {
 	if t.Runc != "" {
 		return nil
 	}
 	return one("there is no runc in PATH", "install runc, or see that containerd's PATH has one")
 }
 
-// older tells whether version a is older than b by its first two numbers. Versions that are none are never older.
+// older reports whether version a is older than b by its first two numbers. Versions that are none are never older.
 func older(a, b string) bool {
 	a1, a2, ok := version(a)
 	b1, b2, ok2 := version(b)

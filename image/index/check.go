@@ -7,7 +7,7 @@ import (
 	"github.com/cryo-project/cryo/image/pages"
 )
 
-// Check says whether the parts of an index fit together: frames lie in their segment without overlap and take half of it at
+// Check returns an error unless the parts of an index fit together: frames lie in their segment without overlap and take half of it at
 // least, every run is inside its pages file and belongs to one frame only, and everything is in the one order the format allows.
 func (x *Index) Check() error {
 	if x.PageSize < minPageSize || x.PageSize > maxPageSize || x.PageSize&(x.PageSize-1) != 0 {
@@ -131,7 +131,7 @@ func (x *Index) checkFrame(f *Frame) error {
 	return nil
 }
 
-// checkOverlap says whether two runs fill one page, in any two frames, or whether there is a run of one frame between those of another:
+// checkOverlap returns an error if two runs fill one page, in any two frames, or if there is a run of one frame between those of another:
 // readers find a page by the frame that ends behind it.
 //
 // It looks at frames, whose own runs ascend: each has to begin behind the end of the one before.
@@ -147,7 +147,7 @@ func (x *Index) checkOverlap() error {
 	return nil
 }
 
-// byPages gives the numbers of the frames in the order of files and of the pages that each begins with.
+// byPages returns the numbers of the frames in the order of files and of the pages that each begins with.
 func (x *Index) byPages() []int32 {
 	order := make([]int32, len(x.Frames))
 	for i := range order {
@@ -163,7 +163,7 @@ func (x *Index) byPages() []int32 {
 	return order
 }
 
-// ByFile gives the numbers of each file's frames, in the order of their pages, which in an index that was checked is also that of their
+// ByFile returns the numbers of each file's frames, in the order of their pages, which in an index that was checked is also that of their
 // addresses. Every frame must have runs, of one file.
 func (x *Index) ByFile() map[uint64][]int32 {
 	order := x.byPages()

@@ -9,18 +9,19 @@ import (
 	"io"
 	"strings"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/spec"
 )
 
-// Decode reads the text of an index and checks it. A text that is not an index gives an [*Error], one of another version a
-// NotImplemented; errors of r are passed on. Memory is used as the text comes in, at most three times its length and some MB.
+// Decode reads the text of an index and checks it. It returns an error of kind DataLoss for a text that is not an index, an error of kind NotImplemented for an index of another version,
+// and the errors of r. It uses memory as the text comes in, at most three times the text's length and some MB.
 func Decode(r io.Reader) (*Index, error) {
 	d := decoder{r: bufio.NewReaderSize(r, 64<<10), x: new(Index)}
 	if err := d.read(); err != nil {
-		var e *Error
-		if errors.As(err, &e) && e.Line == 0 {
-			e.Line = d.lines
+		if errdefs.IsDataLoss(err) {
+			err = broken("line %d: %s", d.lines, strings.TrimPrefix(err.Error(), reading))
 		}
 		return nil, err
 	}
@@ -44,7 +45,7 @@ type decoder struct {
 	runs    []Run // of the last frame, with room for those of further frames
 }
 
-// stageOf gives the stage of a line by its first word: stages do not go back, and a run belongs to the frame before it. -1: there is no
+// stageOf returns the stage of a line by its first word: stages do not go back, and a run belongs to the frame before it. -1: there is no
 // such line.
 func stageOf(word []byte) int {
 	switch string(word) {
@@ -111,7 +112,7 @@ func (d *decoder) read() error {
 	return nil
 }
 
-// line gives the next line without its end, valid until the next call.
+// line returns the next line without its end, valid until the next call.
 func (d *decoder) line() ([]byte, error) {
 	line, err := d.r.ReadSlice('\n')
 	d.lines++
@@ -213,7 +214,7 @@ func (d *decoder) frame(f *fields) {
 	d.runs = d.runs[len(d.runs):]
 }
 
-// frames guesses how many frames there will be: as few as there can be, and some. Who lies has a few MB made room for.
+// frames guesses how many frames there will be: as few as there can be, and some. A text that lies has a few MB made room for.
 func (d *decoder) frames() int64 {
 	var least int64
 	for _, s := range d.x.Segments {
@@ -258,7 +259,7 @@ type fields struct {
 	err  error
 }
 
-// none tells that nothing is left, not even an empty word.
+// none reports whether nothing is left, not even an empty word.
 func (f *fields) none() bool { return f.at > len(f.line) }
 
 func (f *fields) fail(format string, args ...any) {

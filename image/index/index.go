@@ -36,7 +36,7 @@ const (
 	MaxSize       = 1 << 60 // bytes of a segment, raw or stored
 	MaxAddress    = spec.MaxAddress
 	MaxPID        = spec.MaxPID
-	MaxText       = 168 << 20 // bytes of the text: whoever reads it has at most three times as much in memory
+	MaxText       = 168 << 20 // bytes of the text: its reader has at most three times as much in memory
 	maxLine       = 256       // bytes of a line, its end included
 	maxNumber     = 1 << 62   // no number of the text is larger
 	minPageSize   = 4 << 10   // bytes
@@ -54,7 +54,7 @@ const (
 
 var codecNames = [...]string{Raw: "raw", Zstd: "zstd"}
 
-// String gives the codec's name in the text.
+// String returns the codec's name in the text.
 func (c Codec) String() string {
 	if int(c) < len(codecNames) {
 		return codecNames[c]
@@ -136,13 +136,13 @@ func (x *Index) Version() int {
 	return 1
 }
 
-// IsDevice tells whether it is device memory.
+// IsDevice reports whether it is device memory.
 func (f File) IsDevice() bool {
 	_, _, ok := pages.DeviceOf(f.ID)
 	return ok
 }
 
-// String says which it is.
+// String returns which it is.
 func (f File) String() string {
 	if pid, gpu, ok := pages.DeviceOf(f.ID); ok {
 		return fmt.Sprintf("device memory of process %d on GPU %d", pid, gpu)

@@ -14,7 +14,7 @@ type part struct {
 	done     chan struct{} // closed when its bytes are in the file, or when it was removed from the segment
 }
 
-// has tells whether the part covers the bytes from from up to to.
+// has reports whether the part covers the bytes from from up to to.
 func (q *part) has(from, to int64) bool { return q.off <= from && to <= q.end }
 
 // take waits for a part, and reads its bytes from off on. n is 0 if the part was removed from the segment.
@@ -32,7 +32,7 @@ func (g *segment) take(ctx context.Context, q *part, p []byte, off int64) (n int
 	return g.source.file.ReadAt(p[:min(int64(len(p)), q.end-off)], q.at+off-q.off)
 }
 
-// read reads the bytes that have come by the pull, and those behind them from a part: it waits for a part of another reader, or fetches one itself. ahead says that nobody
+// read reads the bytes that have come by the pull, and those behind them from a part: it waits for a part of another reader, or fetches one itself. ahead says that no reader
 // waits for the bytes yet.
 func (g *segment) read(ctx context.Context, p []byte, off int64, ahead bool) error {
 	end := off + int64(len(p))
@@ -60,8 +60,8 @@ func (g *segment) read(ctx context.Context, p []byte, off int64, ahead bool) err
 	}
 }
 
-// claim finds who brings the bytes from off up to end. Those before grown have come by the pull. For the others it gives a part: an older one that covers them, or a new one,
-// which is own and which the caller fetches. q is nil if there are no others, or if a new part would overlap an older one.
+// claim finds out how the bytes from off up to end come. The pull has brought the bytes before grown. The part q brings the others: it is an older part that covers them, or a new one. If
+// own, the part is new, and the caller fetches it. q is nil if there are no others, or if a new part would overlap an older one.
 func (g *segment) claim(off, end int64) (q *part, own bool, grown int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,7 +122,7 @@ func (g *segment) readGrown(ctx context.Context, p []byte, off int64, ahead bool
 	return g.source.fetch(ctx, g.d, off, p, ahead) // it was damaged, and comes again
 }
 
-// partAt gives the part with a byte, or nil.
+// partAt returns the part with a byte, or nil.
 func (g *segment) partAt(off int64) *part {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,7 +134,7 @@ func (g *segment) partAt(off int64) *part {
 	return nil
 }
 
-// gap gives where the next part after off begins, or end if that comes first.
+// gap returns where the next part after off begins, or end if that comes first.
 func (g *segment) gap(off, end int64) int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,22 +14,22 @@ import (
 	frames "github.com/cryo-project/cryo/image/segment"
 )
 
-// segment is a segment of a snapshot that was not in the store when somebody opened it, or when the pull came to it.
+// segment is a segment of a snapshot that was not in the store when it was opened, or when the pull came to it.
 type segment struct {
 	source *Source
 	d      ocispec.Descriptor
-	there  atomic.Int64         // how many bytes, from the first on, can be read from grows; changed with mu held
-	whole  atomic.Pointer[held] // all of it, verified; nil: not yet
+	there  atomic.Int64            // how many bytes, from the first on, can be read from grows; changed with mu held
+	whole  atomic.Pointer[content] // all of it, verified; nil: not yet
 
 	mu    sync.Mutex
 	file  *os.File         // into which it is pulled; nil: it is not; guarded by mu
 	grows *direct.Reader   // of file; guarded by mu
-	old   []*direct.Reader // earlier values of grows, from which somebody may still read; guarded by mu
+	old   []*direct.Reader // earlier values of grows, from which a reader may still read; guarded by mu
 	parts []*part          // by offset, without overlap; guarded by mu
 }
 
-// held is what the store gives for a whole segment.
-type held interface {
+// content is the reader that the store returns for a whole segment.
+type content interface {
 	io.ReaderAt
 	io.Closer
 }
@@ -51,7 +51,7 @@ func (g *segment) came(there int64) {
 	g.forget(there)
 }
 
-// passed says that the file has all of the segment, verified.
+// passed marks that the file has all of the segment, verified.
 func (g *segment) passed() error {
 	g.mu.Lock()
 	f := g.file
@@ -67,9 +67,9 @@ func (g *segment) have(rc io.ReadCloser, err error) error {
 	if err != nil {
 		return err
 	}
-	f, ok := rc.(held)
+	f, ok := rc.(content)
 	if !ok || !g.whole.CompareAndSwap(nil, &f) {
-		return rc.Close() // somebody else was faster; the store gives files
+		return rc.Close() // another reader was faster; the store gives files
 	}
 	g.came(g.d.Size)
 	return nil
@@ -86,7 +86,7 @@ func (g *segment) close() {
 	}
 }
 
-// Verified gives the segment if all of it was verified here and only root can have written to it. It is then as good as one that was in the store before.
+// Verified returns the segment if all of it was verified here and only root can have written to it. It is then as good as one that was in the store before.
 func (g *segment) Verified() (frames.Verified, bool) {
 	f := g.whole.Load()
 	if f == nil {
@@ -98,7 +98,7 @@ func (g *segment) Verified() (frames.Verified, bool) {
 
 // There implements [image.Arriving].
 func (g *segment) There(end int64) bool {
-	return g.whole.Load() != nil || !g.source.Whole && g.there.Load() >= end
+	return g.whole.Load() != nil || g.source.unstored.Load() || !g.source.Whole && g.there.Load() >= end
 }
 
 // ReadAt implements [io.ReaderAt]. It fetches what has not come.
@@ -119,6 +119,22 @@ func (g *segment) ReadAhead(p []byte, off int64) (int, error) {
 		defer end()
 		return g.read(ctx, p, off, true)
 	})
+}
+
+// damagedTries is how often bytes are fetched again that are not what they should be, in some seconds: what a proxy or a cache serves once may be right the next time.
+const damagedTries = 5
+
+// Again implements [image.Arriving].
+func (g *segment) Again(tries int, err error) bool {
+	ctx := g.source.ctx
+	switch {
+	case tries == 0:
+		return true
+	case tries >= damagedTries || g.source.Away == nil || !g.source.Away(ctx, err):
+		return false
+	}
+	_ = g.stored(ctx) // another process may have brought the right ones
+	return true
 }
 
 // ReadAgain implements [image.Arriving].
@@ -145,7 +161,7 @@ func (g *segment) again(p []byte, off int64, read func(ctx context.Context) erro
 		if again {
 			_ = g.stored(ctx) // another process may have brought it
 		}
-		if g.whole.Load() == nil && !again { // else who was asked may have ended since it came another way
+		if g.whole.Load() == nil && !again { // else the process that was asked may have ended since it came another way
 			return 0, err
 		}
 	}

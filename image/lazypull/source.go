@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -16,11 +17,11 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 )
 
-// Fetch brings len(p) bytes of a segment from off on. ahead: nobody waits for them yet.
+// Fetch brings len(p) bytes of a segment from off on. ahead: no reader waits for them yet.
 type Fetch func(ctx context.Context, d ocispec.Descriptor, off int64, p []byte, ahead bool) error
 
-// Source is a store some of whose segments are still being pulled. A pull, which is one of this process, tells it what has come: see [Source.Begin]. What somebody
-// wants before is fetched, kept, and not fetched again by the pull.
+// Source is a store some of whose segments are still being pulled. A pull in this process reports to it which bytes have come: see [Source.Begin]. A reader
+// that needs bytes earlier fetches them. They are kept, and the pull does not fetch them again.
 type Source struct {
 	// Whole has segments be there when all of each is verified, and not before. Their frames need no digests then.
 	Whole bool
@@ -28,6 +29,8 @@ type Source struct {
 	Away func(ctx context.Context, err error) bool
 	// Turn waits until n bytes may be fetched ahead, which end ends. nil: at any time.
 	Turn func(ctx context.Context, n int64) (end func(), err error)
+
+	unstored atomic.Bool // see Unstored
 
 	ctx   context.Context // of all reading: an io.ReaderAt takes none
 	store *store.Store
@@ -50,7 +53,7 @@ var (
 func NewSource(ctx context.Context, s *store.Store, fetch Fetch) (*Source, error) {
 	f, err := os.CreateTemp(s.Root(), "ahead-")
 	if err == nil {
-		err = os.Remove(f.Name()) // nobody has to clear up after a process that was killed
+		err = os.Remove(f.Name()) // nothing has to be cleared up after a process that was killed
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make a file for what is fetched ahead: %w", err)
@@ -70,14 +73,14 @@ func (s *Source) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser
 	return s.segment(d), nil
 }
 
-// known gives a segment that was opened or begun, or nil.
+// known returns a segment that was opened or begun, or nil.
 func (s *Source) known(d ocispec.Descriptor) *segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.segments[d.Digest]
 }
 
-// segment gives one.
+// segment returns one.
 func (s *Source) segment(d ocispec.Descriptor) *segment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +109,18 @@ func (s *Source) Came(d ocispec.Descriptor, there int64) {
 	}
 }
 
-// Verified says that all of a segment is in the file with which it was begun last, and verified. It may be called on nil.
+// Unstored says that the pull cannot store what it brings, or that it is not what it should be. From now on all counts as there: a reader fetches it, whether it is
+// stored or not.
+func (s *Source) Unstored() {
+	if !s.unstored.Swap(true) {
+		s.tell()
+	}
+}
+
+// IsUnstored reports whether [Source.Unstored] was called.
+func (s *Source) IsUnstored() bool { return s.unstored.Load() }
+
+// Verified marks that all of a segment is in the file with which it was begun last, and verified. It may be called on nil.
 func (s *Source) Verified(d ocispec.Descriptor) error {
 	if s == nil {
 		return nil
@@ -115,20 +129,20 @@ func (s *Source) Verified(d ocispec.Descriptor) error {
 	return s.segment(d).passed()
 }
 
-// Stored says that a segment is in the store. It may be called on nil.
+// Stored marks that a segment is in the store. It may be called on nil.
 func (s *Source) Stored(ctx context.Context, d ocispec.Descriptor) error {
 	if s == nil {
 		return nil
 	}
 	g := s.known(d)
 	if g == nil {
-		return nil // who opens it finds it there
+		return nil // the opener finds it there
 	}
 	defer s.tell()
 	return g.stored(ctx)
 }
 
-// Ahead reads bytes of a segment at off that came ahead of the pull, after waiting for those that somebody fetches: n is 0 if there are none.
+// Ahead reads bytes of a segment at off that came ahead of the pull, after waiting for those that a reader fetches: n is 0 if there are none.
 func (s *Source) Ahead(ctx context.Context, d ocispec.Descriptor, off int64, p []byte) (n int, err error) {
 	g := s.segment(d)
 	for {
@@ -143,7 +157,7 @@ func (s *Source) Ahead(ctx context.Context, d ocispec.Descriptor, off int64, p [
 	}
 }
 
-// Gap gives where the first bytes after off begin that the pull need not fetch, at most end.
+// Gap returns where the first bytes after off begin that the pull need not fetch, at most end.
 func (s *Source) Gap(d ocispec.Descriptor, off, end int64) int64 { return s.segment(d).gap(off, end) }
 
 // tell tells followers that there is more.
@@ -183,7 +197,7 @@ func (s *Source) Follow(ctx context.Context, arrived func()) {
 	}
 }
 
-// Close closes all files. Nobody may read or pull any more. It may be called on nil.
+// Close closes all files. No reader and no pull may use it any more. It may be called on nil.
 func (s *Source) Close() {
 	if s == nil {
 		return

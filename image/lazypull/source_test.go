@@ -361,3 +361,58 @@ func TestSeveral(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// TestUnstored: what the pull cannot store counts as there, and comes when it is read.
+func TestUnstored(t *testing.T) {
+	r := newRig(t)
+	r.source.Whole = true
+	a := r.open(t)
+	var told atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	followed := make(chan struct{})
+	go func() {
+		r.source.Follow(ctx, func() { told.Add(1) })
+		close(followed)
+	}()
+	eventually(t, func() bool { return told.Load() == 1 })
+	if a.There(r.segment.Size) || r.source.IsUnstored() {
+		t.Error("it is there before anything has come")
+	}
+	r.source.Unstored()
+	eventually(t, func() bool { return told.Load() > 1 })
+	stop()
+	<-followed
+	if !a.There(r.segment.Size) || !r.source.IsUnstored() || trusted(a) {
+		t.Errorf("it is there: %t, trusted: %t", a.There(r.segment.Size), trusted(a))
+	}
+	r.reads(t, a, 1<<20, 1<<20)
+}
+
+// TestAgain: damaged bytes are asked for at once, and then as often as Away waits, up to a bound.
+func TestAgain(t *testing.T) {
+	r := newRig(t)
+	a := r.open(t)
+	wrong := errors.New("it is damaged")
+	if !a.Again(0, wrong) || a.Again(1, wrong) {
+		t.Error("without a registry that is waited for, it is asked for once")
+	}
+	waited := 0
+	r.source.Away = func(_ context.Context, err error) bool {
+		if !errors.Is(err, wrong) {
+			t.Errorf("it waits for %v", err)
+		}
+		waited++
+		return true
+	}
+	tries := 0
+	for a.Again(tries, wrong) {
+		tries++
+	}
+	if tries != damagedTries || waited != damagedTries-1 {
+		t.Errorf("it is asked for %d times, after %d pauses", tries, waited)
+	}
+	r.bring(t)
+	if !a.Again(1, wrong) || !a.There(r.segment.Size) {
+		t.Error("what another process has brought is not taken")
+	}
+}

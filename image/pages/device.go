@@ -19,7 +19,7 @@ var _ = [1]struct{}{}[spec.MaxGPUs-1<<gpuBits]
 // knows nothing of them.
 func DeviceFile(pid, gpu int) uint64 { return deviceFiles + uint64(pid)<<gpuBits + uint64(gpu) }
 
-// DeviceOf gives the process and the GPU of such a number; false for a pages file of CRIU's.
+// DeviceOf returns the process and the GPU of such a number; false for a pages file of CRIU's.
 func DeviceOf(id uint64) (pid, gpu int, ok bool) {
 	if id < deviceFiles {
 		return 0, 0, false

@@ -21,16 +21,16 @@ var (
 	pagemapName = regexp.MustCompile(`^pagemap-(shmem-)?(0|[1-9][0-9]{0,19})\.img$`)
 )
 
-// IsFileName says whether name is that of a pages file.
+// IsFileName reports whether name is that of a pages file.
 func IsFileName(name string) bool { return fileName.MatchString(name) }
 
-// IsPagemapName says whether name is that of a pagemap image.
+// IsPagemapName reports whether name is that of a pagemap image.
 func IsPagemapName(name string) bool {
 	_, _, ok := parsePagemapName(name)
 	return ok
 }
 
-// PagemapPID gives the pid whose memory the pagemap image called name describes; false for shared memory.
+// PagemapPID returns the pid whose memory the pagemap image called name describes; false for shared memory.
 func PagemapPID(name string) (int, bool) {
 	shared, id, ok := parsePagemapName(name)
 	return int(id), ok && !shared && id <= 1<<31

@@ -8,7 +8,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// Malformed says that an image of this name is not what CRIU writes. Its kind is DataLoss.
+// Malformed returns the error that an image of this name is not what CRIU writes. Its kind is DataLoss.
 func Malformed(file, format string, args ...any) error {
 	return failure.New(errdefs.ErrDataLoss,
 		"the images are damaged or were written by a CRIU that this version does not know; take the checkpoint again and look at CRIU's log",

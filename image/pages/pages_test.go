@@ -270,9 +270,8 @@ func FuzzImages(f *testing.F) {
 		tree, treeErr := Processes(dir)
 		registers, registersErr := Registers(dir, 7)
 		regions, regionsErr := Regions(dir, 7)
-		lazy, lazyErr := Lazy(dir, 7, resolvePage)
 		_, lockErr := ReadNetworkLock(dir)
-		for _, err := range []error{treeErr, registersErr, regionsErr, lazyErr, lockErr} {
+		for _, err := range []error{treeErr, registersErr, regionsErr, lockErr} {
 			if err != nil && !errdefs.IsDataLoss(err) {
 				t.Errorf("gives %v", err)
 			}
@@ -287,8 +286,8 @@ func FuzzImages(f *testing.F) {
 				t.Errorf("gives %+v", r)
 			}
 		}
-		if slices.Contains(registers, 0) || slices.ContainsFunc(lazy, func(r Range) bool { return r.Start >= r.End }) {
-			t.Errorf("gives %x, %+v", registers, lazy)
+		if slices.Contains(registers, 0) {
+			t.Errorf("gives %x", registers)
 		}
 	})
 }

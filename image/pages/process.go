@@ -67,7 +67,7 @@ func printable(command string) string {
 	}, command)
 }
 
-// Registers gives the addresses that a thread uses as soon as it goes on: its stack, its own data, and where it says that it has
+// Registers returns the addresses that a thread uses as soon as it goes on: its stack, its own data, and where it says that it has
 // ended. tid is its number in the images; a thread that has no image there, or is of another architecture than x86 and arm64, gives none.
 func Registers(dir string, tid int) (all []uint64, err error) {
 	e, err := readCore(dir, tid)

@@ -22,7 +22,7 @@ const (
 	magicInventory = 0x58313116
 )
 
-// read gives the records of the image called name.
+// read returns the records of the image called name.
 func read(name string, r io.Reader, magic uint32) (body []byte, err error) {
 	data, err := io.ReadAll(io.LimitReader(r, records.MaxImage+1))
 	if err != nil {
@@ -56,7 +56,7 @@ func each(name string, body []byte, take func(record []byte) error) error {
 	return nil
 }
 
-// unmarshal reads a record into m. Required fields may be missing in the images of other versions: nobody wants all of them here.
+// unmarshal reads a record into m. Required fields may be missing in the images of other versions: not all of them are wanted here.
 func unmarshal(name string, record []byte, m proto.Message) error {
 	if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(record, m); err != nil {
 		return Malformed(name, "a record is no %s: %w", m.ProtoReflect().Descriptor().Name(), err)

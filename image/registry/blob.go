@@ -16,7 +16,7 @@ import (
 // errNoParts says that a registry answers a request for a part of a blob with something else.
 var errNoParts = errors.New("it does not serve parts of blobs")
 
-// blobReader reads bytes of a blob, which nobody verifies here. A connection that is cut or stalls is taken up where it ended, as long as attempts bring something.
+// blobReader reads bytes of a blob, which are not verified here. A connection that is cut or stalls is taken up where it ended, as long as attempts bring something.
 type blobReader struct {
 	ctx      context.Context
 	repo     *repo
@@ -34,7 +34,7 @@ type blobReader struct {
 	since   time.Time     // of the last answer
 }
 
-// lastPriority is that of requests for what nobody waits for. Source: RFC 9218, sections 4.1 and 5.
+// lastPriority is that of requests for what no reader waits for. Source: RFC 9218, sections 4.1 and 5.
 const lastPriority = "u=7"
 
 // open asks for what follows.
@@ -62,7 +62,7 @@ func (b *blobReader) open() error {
 
 func (b *blobReader) isPart() bool { return b.part || b.off > 0 || b.end < b.d.Size }
 
-// check says whether an answer brings what was asked for.
+// check returns an error unless an answer brings what was asked for.
 func (b *blobReader) check(resp *http.Response) error {
 	if has, known := sizeThere(resp); known && has != b.d.Size {
 		return &CorruptError{What: "blob " + b.d.Digest.String(), Err: fmt.Errorf("the registry has %d bytes, not %d", has, b.d.Size)}
@@ -136,7 +136,9 @@ func (b *blobReader) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-func (b *blobReader) failed(err error) error { return fmt.Errorf("fetch blob %s: %w", b.d.Digest, err) }
+func (b *blobReader) failed(err error) error {
+	return &AnswerError{fmt.Errorf("fetch blob %s: %w", b.d.Digest, err)}
+}
 
 // Close implements [io.Closer].
 func (b *blobReader) Close() error {

@@ -3,7 +3,6 @@ package registry
 import (
 	"context"
 	"crypto/tls"
-	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -16,6 +15,8 @@ import (
 	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/errcode"
+
+	"github.com/cryo-project/cryo/image/spec/boundjson"
 )
 
 // hinter is what all errors for users have.
@@ -27,7 +28,7 @@ type hinter interface {
 // ours is an error of this package on its way through net/http and oras-go, which put the request before it.
 type ours struct{ error }
 
-// Unwrap gives the error.
+// Unwrap returns the error.
 func (o ours) Unwrap() error { return o.error }
 
 // classify makes an error for users of whatever came from net/http, crypto/tls and oras.
@@ -117,13 +118,13 @@ func answerError(resp *http.Response) error {
 	var body struct {
 		Errors errcode.Errors `json:"errors"`
 	}
-	if data, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10)); err == nil && json.Unmarshal(data, &body) == nil {
+	if data, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10)); err == nil && boundjson.Small.Unmarshal(data, &body) == nil {
 		e.Errors = body.Errors
 	}
 	return e
 }
 
-// withoutQuery leaves out what is secret in a URL, and of use to nobody.
+// withoutQuery leaves out what is secret in a URL, and of no use.
 func withoutQuery(e *errcode.ErrorResponse) *errcode.ErrorResponse {
 	if e.URL == nil {
 		return e
@@ -138,13 +139,13 @@ func isCertificate(err error) bool {
 	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(tls.AlertError))
 }
 
-// isPlain says whether TLS met plain HTTP. The second form is net/http's and has no type.
+// isPlain reports whether TLS met plain HTTP. The second form is net/http's and has no type.
 func isPlain(err error) bool {
 	var record tls.RecordHeaderError
 	return errors.As(err, &record) || strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
-// isRealm says whether oras-go refuses the token service that a registry names, to keep passwords from those who could only
+// isRealm reports whether oras-go refuses the token service that a registry names, to keep passwords from those who could only
 // want them (https://github.com/oras-project/oras-go/security/advisories/GHSA-xf85-363p-868w). The error has no type.
 func isRealm(err error) bool { return strings.Contains(err.Error(), "bearer realm") }
 
@@ -155,12 +156,12 @@ func isNetwork(err error) bool {
 	return errors.As(err, &n) && !errors.As(err, &file)
 }
 
-// refused says whether nobody listens at the address.
+// refused reports whether no process listens at the address.
 func refused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
 }
 
-// temporary says whether repeating a request may mend the error: a cut, reset or stalled connection.
+// temporary reports whether repeating a request may mend the error: a cut, reset or stalled connection.
 func temporary(err error) bool {
 	if errors.Is(err, context.Canceled) || isCertificate(err) || isPlain(err) {
 		return false

@@ -17,7 +17,7 @@ func (e *stalledError) Error() string   { return "no data, or next to none, for 
 func (e *stalledError) Timeout() bool   { return true }
 func (e *stalledError) Temporary() bool { return true }
 
-// conn is a connection that fails where who reads or writes waits for too long. Who is sent less than [leastMoved] bytes at a time waits on.
+// conn is a connection that fails where a read or a write waits for too long. A reader that is sent less than [leastMoved] bytes at a time waits on.
 type conn struct {
 	net.Conn
 	answer time.Duration // how long reading may wait, from the last byte on that was written

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -94,6 +95,7 @@ func damaging(f *fake, d ocispec.Descriptor, times int64) {
 
 // Segments can be read when they have come, and are hashed, and become blobs of the store, when all are here and who reads them has what it needs.
 func TestDeferred(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	_, d := pushed(t, f, "d:1", spec(1, 1, 2, 3))
 	s, filled := storetest.Open(t), make(chan struct{})
@@ -118,6 +120,7 @@ func TestDeferred(t *testing.T) {
 
 // What is damaged is found before it has its name, and fetched once more; twice is an error.
 func TestDeferredDamage(t *testing.T) {
+	t.Parallel()
 	for _, times := range []int64{1, damageAttempts} {
 		f := newFake(t)
 		pushed(t, f, "d:1", spec(1, 1, 2, 3))
@@ -145,6 +148,7 @@ func TestDeferredDamage(t *testing.T) {
 
 // Who ends while segments wait to be hashed leaves them for the next, which takes nothing for granted.
 func TestDeferredInterrupted(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	_, d := pushed(t, f, "d:1", spec(1, 1, 2, 3))
 	s := storetest.Open(t)
@@ -180,6 +184,8 @@ func TestDeferredForALittle(t *testing.T) {
 	p := deferring(t, f, s, nil)
 	p.lazy.rest = 10 * time.Millisecond
 	let := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(let) })
+	t.Cleanup(goOn) // the registry does not end before its answers
 	late := p.segments[2]
 	f.fault = func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method == "GET" && strings.HasSuffix(r.URL.Path, late.Digest.String()) {
@@ -188,14 +194,14 @@ func TestDeferredForALittle(t *testing.T) {
 		return false
 	}
 	done := finish(t.Context(), p)
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
 		if missing, err := p.Missing(t.Context()); err != nil || time.Now().After(deadline) {
 			t.Fatalf("%d are missing, %v", len(missing), err)
 		} else if len(missing) == 1 && missing[0].Digest == late.Digest {
 			break
 		}
 	}
-	close(let)
+	goOn()
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

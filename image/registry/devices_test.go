@@ -8,6 +8,7 @@ import (
 
 // TestDevices: device memory comes back from a registry bit for bit.
 func TestDevices(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	s := storetest.Open(t)
 	d, contents := storetest.PutDevices(t, s, f.ref("llm:1"))

@@ -63,6 +63,7 @@ func method(m, part string) func(*http.Request) bool {
 }
 
 func TestPushGoesOn(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		n     int
@@ -111,7 +112,11 @@ func TestPushGoesOn(t *testing.T) {
 			f := newFake(t)
 			f.fault = each(c.n, c.match, c.fault(f))
 			s, b := storetest.Open(t), testBase("", 2)
-			d := storetest.MustPut(t, s, f.ref("g:1"), storetest.Spec{Seed: 1, Segments: []uint64{1, 2}, Size: 16 << 20, ChainID: b.ChainID()})
+			size := 1 << 20
+			if c.name == "stalls while sending" {
+				size = 16 << 20 // more than fits into buffers of sockets
+			}
+			d := storetest.MustPut(t, s, f.ref("g:1"), storetest.Spec{Seed: 1, Segments: []uint64{1, 2}, Size: size, ChainID: b.ChainID()})
 			if n, err := pushImage(t.Context(), s, f.ref("g:1"), d, b, fast()); err != nil || n.NoImage != nil {
 				t.Fatal(n, err)
 			}
@@ -125,6 +130,7 @@ func TestPushGoesOn(t *testing.T) {
 }
 
 func TestPullGoesOn(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		n     int
@@ -229,6 +235,7 @@ func serve(w http.ResponseWriter, r *http.Request, data []byte, n int, _ error) 
 
 // Whatever arrives damaged, again and again, is told and nothing of it is tagged.
 func TestPullDamaged(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	src, d := pushed(t, f, "d:1", spec(1, 1))
 	m := manifestOf(t, src, d)
@@ -317,6 +324,7 @@ func TestPullDisk(t *testing.T) {
 }
 
 func TestPullHostileManifest(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	src, d := pushed(t, f, "h:1", spec(1))
 	good := manifestOf(t, src, d)
@@ -377,6 +385,7 @@ func TestPullHostileManifest(t *testing.T) {
 }
 
 func TestPushDamaged(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	s := storetest.Open(t)
 	d := storetest.MustPut(t, s, f.ref("d:1"), spec(1, 1))
@@ -401,8 +410,10 @@ func TestPushDamaged(t *testing.T) {
 
 // TestDripped has a manifest, and then a layer, of which a byte comes now and then: that is next to nothing, and the pull ends.
 func TestDripped(t *testing.T) {
+	t.Parallel()
 	for _, part := range []string{"/manifests/", "/blobs/"} {
 		t.Run(part, func(t *testing.T) {
+			t.Parallel()
 			f := newFake(t)
 			pushed(t, f, "g:1", storetest.Spec{Seed: 1, Segments: []uint64{1}, Size: 2 << 20})
 			f.fault = func(w http.ResponseWriter, r *http.Request) bool {
@@ -426,4 +437,46 @@ func TestDripped(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDocuments: answers that are documents are counted as they come, and blobs are not, wherever they come from.
+func TestDocuments(t *testing.T) {
+	many := []byte("[" + strings.Repeat("{},", 1<<17) + "{}]")
+	for _, test := range []struct {
+		path, from string
+		refused    bool
+	}{
+		{"/v2/a/manifests/x", "", true},
+		{"/v2/a/referrers/x", "", true},
+		{"/token", "", true},
+		{"/v2/a/blobs/x", "", false},
+		{"/storage/x", "/v2/a/blobs/x", false},
+		{"/storage/x", "/v2/a/manifests/x", true},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://r.example.com"+test.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if test.from != "" {
+			first, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://r.example.com"+test.from, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Response = &http.Response{Request: first}
+		}
+		resp, err := bounded{answers(many)}.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(resp.Body); (err != nil) != test.refused || test.refused && !errors.As(err, new(*CorruptError)) {
+			t.Errorf("%+v: %v", test, err)
+		}
+	}
+}
+
+// answers answers with JSON.
+type answers []byte
+
+func (a answers) RoundTrip(req *http.Request) (*http.Response, error) {
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/vnd.oci.image.index.v1+json"}}, Body: io.NopCloser(bytes.NewReader(a)), Request: req}, nil
 }

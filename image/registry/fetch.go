@@ -45,10 +45,17 @@ func resume(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *trac
 	return p, nil
 }
 
-// complete brings what is missing of a blob, and verifies it. Where it is damaged all of it comes again.
+// complete downloads the missing part of a blob and verifies the blob. It downloads all of a damaged blob again. After the first bad answer, which a proxy or a restarting registry
+// may have sent, it repeats the request once.
 func (r *repo) complete(ctx context.Context, p *store.Partial, d ocispec.Descriptor, s *lazypull.Source, t *tracker, attempts int) (err error) {
-	for range attempts {
-		if err = r.fill(ctx, p, d, s, t); err != nil {
+	for asked := false; attempts > 0; attempts-- {
+		err = r.fill(ctx, p, d, s, t)
+		if !asked && errors.As(err, new(*AnswerError)) && ctx.Err() == nil && r.timing.pause(ctx, 0) == nil {
+			asked = true
+			t.again()
+			err = r.fill(ctx, p, d, s, t)
+		}
+		if err != nil {
 			return err
 		}
 		if err = p.Verify(ctx); !errors.As(err, new(*CorruptError)) {
@@ -100,7 +107,7 @@ func (r *repo) part(ctx context.Context, p *store.Partial, d ocispec.Descriptor,
 	defer end()
 	b := &blobReader{ctx: ctx, repo: r, d: d, off: off, end: s.Gap(d, off, min(off+most, d.Size)), part: true, t: t, priority: lastPriority}
 	if b.end == off {
-		return nil // somebody has asked for it meanwhile
+		return nil // a reader has asked for it meanwhile
 	}
 	if err := appendAll(p, b, d, s, buf); err != nil {
 		return err

@@ -43,7 +43,7 @@ func (i *Image) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser,
 		return rc, i.failed(ctx, err)
 	}
 	b := &blobReader{ctx: ctx, repo: i.repo, d: d, end: d.Size, t: &tracker{m: &meter{}}}
-	if err := b.open(); err != nil { // who asks hears at once that there is none
+	if err := b.open(); err != nil { // the caller hears at once that there is none
 		return nil, i.failed(ctx, err)
 	}
 	return &imageReader{b, i}, nil

@@ -14,6 +14,7 @@ import (
 
 // TestImage reads an image whose blob comes in parts, each of which ends with a cut of the connection.
 func TestImage(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	layer := bytes.Repeat([]byte("0123456789abcdef"), 64<<10)
 	f.put("base", layer)

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -28,6 +29,11 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	// Most tests wait for a registry most of the time.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }
@@ -82,7 +88,7 @@ func untilDone(t *testing.T, what, root, ref string) (killed int) {
 			t.Fatal(err)
 		}
 		// Longer each time: starting alone takes long on a busy machine.
-		timer := time.AfterFunc(time.Duration(30+5*n)*time.Millisecond+rand.N(100*time.Millisecond), func() { _ = c.Process.Signal(syscall.SIGKILL) })
+		timer := time.AfterFunc(time.Duration(30+5*n+n*n/8)*time.Millisecond+rand.N(100*time.Millisecond), func() { _ = c.Process.Signal(syscall.SIGKILL) })
 		err := c.Wait()
 		timer.Stop()
 		if err == nil {

@@ -22,7 +22,7 @@ type Lazy struct {
 	Head int
 	// Running is closed when the container runs. The snapshot gets no name before.
 	Running <-chan struct{}
-	// Filled is closed when its memory is in place. Until then segments that go through the page cache are not hashed: who reads them verifies what it reads. Those
+	// Filled is closed when its memory is in place. Until then segments that go through the page cache are not hashed: their reader verifies what it reads. Those
 	// of a source that has them as wholes are.
 	Filled <-chan struct{}
 
@@ -120,7 +120,7 @@ func (p *Puller) bring(ctx context.Context) error {
 	return storing.Wait()
 }
 
-// hashesLater tells whether segments are hashed when they have come, and not as they come. Those that do not go through the page cache would be read back from the disk.
+// hashesLater reports whether segments are hashed when they have come, and not as they come. Those that do not go through the page cache would be read back from the disk.
 func (p *Puller) hashesLater() bool { return p.cached && p.lazy != nil && !p.lazy.Source.Whole }
 
 // fetchSegment brings a segment; nil: the store has it.

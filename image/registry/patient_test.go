@@ -13,6 +13,7 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 
 // TestPatient: a registry that begins after some refused connections is reached by who is patient, and by nobody else.
 func TestPatient(t *testing.T) {
+	t.Parallel()
 	for _, patient := range []bool{false, true} {
 		refused := 0
 		r := newTransport(roundTripper(func(*http.Request) (*http.Response, error) {

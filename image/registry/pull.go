@@ -112,7 +112,7 @@ func (r *repo) manifest(ctx context.Context, reference string) (ocispec.Descript
 // cutError ends an answer that had begun.
 type cutError struct{ error }
 
-// Unwrap gives the error.
+// Unwrap returns the error.
 func (e *cutError) Unwrap() error { return e.error }
 
 func (r *repo) manifestOnce(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {

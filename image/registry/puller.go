@@ -29,13 +29,13 @@ type Puller struct {
 	look      bool // only what is small is wanted
 	small     []ocispec.Descriptor
 	segments  []ocispec.Descriptor // and, to look, the files
-	spare     []ocispec.Descriptor // nobody needs it
+	spare     []ocispec.Descriptor // it is not needed
 	elsewhere image.Fetcher        // may have spare
 	signed    []signature.Attached
 	sum       *meter
 	early     *early
 	cached    bool  // see ThroughCache
-	lazy      *Lazy // nil: nobody needs segments before all have come
+	lazy      *Lazy // nil: segments are not needed before all have come
 }
 
 // NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are on their way into the
@@ -163,10 +163,11 @@ func (p *Puller) First(wanted []ocispec.Descriptor) {
 // Ranges reads parts of the segments, also while Finish fetches them. Close of the puller ends it.
 func (p *Puller) Ranges() *Ranges { return &Ranges{ref: p.ref, repo: p.repo, o: p.o} }
 
-// ThroughCache has segments go through the page cache: somebody reads them as they come, or soon.
+// ThroughCache has segments go through the page cache: they are read as they come, or soon.
 func (p *Puller) ThroughCache() { p.cached = true }
 
 // Finish fetches the segments and gives the snapshot its name in the store, which keeps its signatures with it. After an error it may be called again, and goes on.
+// An [*AnswerError] says that the registry is the reason, any other error that what it has brought is wrong, or cannot be stored.
 func (p *Puller) Finish(ctx context.Context) error {
 	return p.failed(ctx, p.finish(ctx))
 }
@@ -191,21 +192,33 @@ func (p *Puller) finish(ctx context.Context) error {
 	return p.dst.Tag(ctx, p.named.desc, p.repo.name)
 }
 
-// failed says what came of it to a user. Where the disk is full there is to be room first: what was fetched would only be in the
-// way.
+// failed returns what came of it to a user. Where the disk is full there is to be room first, unless the pull of a container that is restored may go on.
 func (p *Puller) failed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	var full *store.DiskFullError
-	if errors.As(err, &full) {
-		err = errors.Join(err, p.Abandon(), p.drop(p.segments), p.drop(p.spare))
+	if p.lazy == nil && errors.As(err, new(*store.DiskFullError)) {
+		err = errors.Join(err, p.MakeRoom())
 	}
 	verb := "pull"
 	if p.look {
 		verb = "look at"
 	}
-	return fmt.Errorf("%s %s: %w", verb, p.ref, p.repo.classify(ctx, err))
+	why := p.repo.classify(ctx, err)
+	if errors.As(err, new(*AnswerError)) && !errors.As(why, new(*AnswerError)) {
+		why = &AnswerError{why}
+	}
+	return fmt.Errorf("%s %s: %w", verb, p.ref, why)
+}
+
+// MakeRoom is [Puller.Abandon], and removes what has come of the segments too: on a full disk it would be in the way.
+func (p *Puller) MakeRoom() error {
+	return errors.Join(p.Abandon(), p.drop(p.segments), p.drop(p.spare))
+}
+
+// HasRoom reports whether the store has room for what is still to be fetched.
+func (p *Puller) HasRoom(ctx context.Context) bool {
+	return p.dst.CheckRoom(ctx, slices.Concat(p.spare, p.segments), 0) == nil
 }
 
 // Close ends the work. What was fetched and has no name stays for the next attempt.
@@ -267,7 +280,7 @@ func (p *Puller) fetchEarly(ctx context.Context, d ocispec.Descriptor, t *tracke
 	return p.early.add(d, part)
 }
 
-// isSpare notes a rootfs difference that nobody needs, since the caller has it elsewhere.
+// isSpare notes a rootfs difference that is not needed, since the caller has it elsewhere.
 func (p *Puller) isSpare(d ocispec.Descriptor) bool {
 	if d.MediaType != image.MediaTypeRootFS || p.o.RootFS == nil {
 		return false
@@ -279,7 +292,7 @@ func (p *Puller) isSpare(d ocispec.Descriptor) bool {
 	return true
 }
 
-// fetchSpare brings what nobody needs, for the snapshot in the store to be whole: from where the caller has it, or else from the registry.
+// fetchSpare brings what is not needed, for the snapshot in the store to be whole: from where the caller has it, or else from the registry.
 func (p *Puller) fetchSpare(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
 	if rc, err := p.elsewhere.Fetch(ctx, d); err == nil {
 		err = p.dst.Push(ctx, d, rc)

@@ -39,6 +39,7 @@ func puller(t *testing.T, s *store.Store, ref string, o Options) *Puller {
 
 // A snapshot can be looked at before its segments are fetched, and has no name until all of it is there.
 func TestPuller(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	src, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
 	m := manifestOf(t, src, d)
@@ -96,6 +97,7 @@ func TestPuller(t *testing.T) {
 
 // TestPullerWhole: segments of a source that has them as wholes are there when they have their digest, before the snapshot has its name, and can be read when the store is gone.
 func TestPullerWhole(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	pushed(t, f, "p:1", spec(1, 1, 2, 3))
 	s := storetest.Open(t)
@@ -124,6 +126,7 @@ func TestPullerWhole(t *testing.T) {
 
 // Abandoning a snapshot whose small parts are on their way into the store leaves nothing of them there, nor beside it.
 func TestPullerAbandonsAtOnce(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	pushed(t, f, "p:1", spec(1, 1, 2, 3))
 	for range 20 {
@@ -144,6 +147,7 @@ func TestPullerAbandonsAtOnce(t *testing.T) {
 
 // Two may fetch a snapshot at once: who comes later waits for the small parts only.
 func TestPullerTwice(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	pushed(t, f, "p:1", spec(1, 1, 2, 3))
 	s := storetest.Open(t)
@@ -170,6 +174,7 @@ func TestPullerTwice(t *testing.T) {
 
 // Abandoning a snapshot of which another name is in the store takes nothing from that.
 func TestPullerAbandonsWhatIsNew(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	_, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
 	s := pulled(t, f, "p:1", d)
@@ -187,6 +192,7 @@ func TestPullerAbandonsWhatIsNew(t *testing.T) {
 
 // TestLook fetches the small parts of a snapshot, asks the registry whether it has the others, and leaves nothing in the store.
 func TestLook(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	src, d := pushed(t, f, "p:1", spec(1, 2, 3))
 	m := manifestOf(t, src, d)

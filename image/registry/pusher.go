@@ -22,7 +22,7 @@ import (
 var errClosed = errors.New("the push was given up")
 
 // Pusher sends blobs of a snapshot that is still being made. [Pusher.Add] takes those that are complete in the local store,
-// [Pusher.Finish] sends the rest, then the manifest, and the name last: until then the registry has nothing that anybody could
+// [Pusher.Finish] sends the rest, then the manifest, and the name last: until then the registry has nothing that a client could
 // take for a snapshot.
 //
 // An error stops the sending and nothing else; Finish returns it.
@@ -133,7 +133,7 @@ func (p *Pusher) Allowed(ctx context.Context) error {
 	}
 }
 
-// Idle says whether everything that was added is sent.
+// Idle reports whether everything that was added is sent.
 func (p *Pusher) Idle() bool { return p.pending.Load() == 0 }
 
 // Finish sends what is missing of the snapshot desc, its manifest, its signatures, and its name. With [Pusher.WithImage] the name stands for an index of an
@@ -142,7 +142,7 @@ func (p *Pusher) Finish(ctx context.Context, desc ocispec.Descriptor) error {
 	return p.failed(ctx, p.finish(ctx, desc))
 }
 
-// failed says what came of it to a user.
+// failed returns what came of it to a user.
 func (p *Pusher) failed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -188,7 +188,7 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 		return err
 	}
 	p.sum.add(desc.Size)
-	// Before the name: whoever pulls by that and asks for signatures finds them.
+	// Before the name: a client that pulls by that and asks for signatures finds them.
 	if err := untagged.putSignatures(ctx, signed, desc, p.sum); err != nil {
 		return err
 	}

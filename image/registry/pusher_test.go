@@ -130,6 +130,7 @@ func TestPusherLeavesCores(t *testing.T) {
 // Whatever the registry does meanwhile, the snapshot here is whole, Add does not wait, nothing has a name there before all of it is
 // there, and a push afterwards sends the rest.
 func TestPusherFails(t *testing.T) {
+	t.Parallel()
 	always := func(f *fake, match func(*http.Request) bool, fault func(http.ResponseWriter, *http.Request)) {
 		f.fault = each(1<<30, match, fault)
 	}
@@ -157,6 +158,7 @@ func TestPusherFails(t *testing.T) {
 		"dies after a blob": {func(f *fake) { f.fault = dying(2) }, errdefs.IsUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			f := newFake(t)
 			c.fault(f)
 			faulty, mended := f.fault, atomic.Bool{} // requests that were given up may still be under way there
@@ -223,9 +225,11 @@ func dying(n int) func(http.ResponseWriter, *http.Request) bool {
 
 // A checkpoint that fails, or is interrupted, ends the push at once.
 func TestPusherGivenUp(t *testing.T) {
+	t.Parallel()
 	useCores(t, 4)
 	for _, how := range []string{"closed", "interrupted"} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel()
 			f := newFake(t)
 			arrived := make(chan bool, 99)
 			f.fault = func(_ http.ResponseWriter, r *http.Request) bool {
@@ -267,6 +271,7 @@ func TestPusherGivenUp(t *testing.T) {
 
 // A registry says before anything is sent whether it lets us push, and keeps no upload for that.
 func TestPusherAllowed(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		status int
 		is     func(error) bool
@@ -277,6 +282,7 @@ func TestPusherAllowed(t *testing.T) {
 		"a broken service": {http.StatusInternalServerError, errdefs.IsUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			f := newFake(t)
 			f.fault = func(w http.ResponseWriter, r *http.Request) bool {
 				if c.status == 0 || r.Method != http.MethodPost {

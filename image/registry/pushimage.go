@@ -23,6 +23,9 @@ type Base struct {
 	Ref string
 	// Open reads a layer, which is verified by the registry that gets it.
 	Open func(ctx context.Context, layer ocispec.Descriptor) (io.ReadCloser, error)
+	// Own are the image's configuration and manifest, and the index that the snapshot knows the image by, if it is one, with what else the index lists and is here. They come beside the snapshot, so that other hosts find the
+	// image there by its digest. What lists another one comes after that.
+	Own []runnable.Blob
 	// Close is called when nothing is read any more; it may be nil.
 	Close func()
 }
@@ -98,7 +101,7 @@ func (p *Pusher) WithImage(find func(context.Context) (*Base, error)) {
 	})
 }
 
-// Named says what the name stands for, after Finish.
+// Named returns what the name stands for, after Finish.
 func (p *Pusher) Named() Named { return p.image.named }
 
 // sendLayer sends a layer of the base image. That it cannot be read is no error of the push.
@@ -145,8 +148,28 @@ func (p *Pusher) putImage(ctx context.Context, desc ocispec.Descriptor) (ocispec
 			return desc, err
 		}
 	}
+	if err := p.putBase(ctx); err != nil {
+		return desc, err
+	}
 	p.image.named = Named{Index: made.Index.Descriptor.Digest, Image: made.Manifest.Descriptor.Digest}
 	return made.Index.Descriptor, nil
+}
+
+// putBase sends what is there of the base image besides its layers. A registry may refuse that, as an index of images that it does not have: then the base image is where it came from.
+func (p *Pusher) putBase(ctx context.Context) error {
+	untagged := p.repo.untagged()
+	for _, b := range p.image.base.Own {
+		var err error
+		if store.IsManifest(b.Descriptor.MediaType) {
+			err = untagged.putManifest(ctx, b.Descriptor, b.Data, nil)
+		} else {
+			err = p.repo.upload(ctx, source{d: b.Descriptor, open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Data)), nil }}, &tracker{m: &meter{counts: &Counts{}}})
+		}
+		if err != nil && ctx.Err() != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // makeImage makes the image, all layers of which the registry has. An error is why there is none.

@@ -95,6 +95,7 @@ func indexOf(t *testing.T, f *fake, repo, name string) (i ocispec.Index) {
 
 // TestPushImage makes the name stand for an index of an image and the snapshot, whose layers are mounted where they can be.
 func TestPushImage(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	s, d, b := images(t, f, "a:1")
 	for _, l := range b.Layers()[:1] { // the registry has the other one nowhere
@@ -173,6 +174,7 @@ func TestPushImage(t *testing.T) {
 
 // TestPushNoImage has base images that are not to be had: the snapshot is pushed by itself, and it says why.
 func TestPushNoImage(t *testing.T) {
+	t.Parallel()
 	for name, change := range map[string]func(b *Base) *Base{
 		"nowhere": func(*Base) *Base { return nil },
 		"a layer is gone": func(b *Base) *Base {
@@ -198,6 +200,7 @@ func TestPushNoImage(t *testing.T) {
 		"other layers": func(*Base) *Base { return testBase("", 3) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			f := newFake(t)
 			s, d, b := images(t, f, "a:1")
 			got, err := pushImage(t.Context(), s, f.ref("a:1"), d, change(b), fast())
@@ -225,6 +228,7 @@ func TestPushNoImage(t *testing.T) {
 
 // TestPushImageSlow has a base image that comes from a registry which stalls for longer than a registry may that is pushed to.
 func TestPushImageSlow(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	s, d, b := images(t, f, "a:1")
 	open := b.Open
@@ -259,11 +263,13 @@ func (failingReader) Read([]byte) (int, error) { return 0, errors.New("the disk 
 
 // TestPushImageFails has the registry refuse a part: nothing has the name.
 func TestPushImageFails(t *testing.T) {
+	t.Parallel()
 	for name, match := range map[string]func(*http.Request) bool{
 		"manifest": method("PUT", "/manifests/sha256:"),
 		"layer":    method("PUT", "/blobs/"),
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			f := newFake(t)
 			f.fault = func(w http.ResponseWriter, r *http.Request) bool {
 				if match(r) {
@@ -284,6 +290,7 @@ func TestPushImageFails(t *testing.T) {
 
 // TestPushImageGivenUp closes a push that still looks for the base image.
 func TestPushImageGivenUp(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	s, d, _ := images(t, f, "a:1")
 	p, err := NewPusher(t.Context(), s, f.ref("a:1"), fast())
@@ -307,6 +314,7 @@ func TestPushImageGivenUp(t *testing.T) {
 
 // TestPullHostileIndex has indexes that lie about the snapshot.
 func TestPullHostileIndex(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	_, d := pushed(t, f, "h:1", spec(1))
 	entry := ocispec.Descriptor{MediaType: d.MediaType, ArtifactType: image.ArtifactType, Digest: d.Digest, Size: d.Size}

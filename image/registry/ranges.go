@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/registry/remote/auth"
@@ -17,7 +18,7 @@ type Ranges struct {
 	o    Options
 }
 
-// Read reads len(p) bytes of a blob from off on. A part of a blob has no digest of its own, so it is not verified. Somebody waits for it, and less of the rest is
+// Read reads len(p) bytes of a blob from off on. A part of a blob has no digest of its own, so it is not verified. A reader waits for it, and less of the rest is
 // fetched meanwhile, unless it is fetched ahead: then its reader has asked for a turn.
 func (g *Ranges) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []byte, ahead bool) error {
 	if off < 0 || off > d.Size || int64(len(p)) > d.Size-off {
@@ -32,10 +33,13 @@ func (g *Ranges) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []
 	if _, err := io.ReadFull(b, p); err != nil {
 		return fmt.Errorf("read from %s: %w", g.ref, g.repo.classify(ctx, err))
 	}
+	if int64(len(p)) >= partLeast && !g.repo.line.measured() {
+		g.repo.line.measure(b.end-b.began, b.latency, time.Since(b.since))
+	}
 	return nil
 }
 
-// Turn waits until n bytes may be fetched ahead. What comes soon is in nobody's way.
+// Turn waits until n bytes may be fetched ahead. What comes soon delays no other request.
 func (g *Ranges) Turn(ctx context.Context, n int64) (end func(), err error) {
 	if g.repo.line.soon(n) {
 		return func() {}, nil

@@ -15,6 +15,7 @@ import (
 )
 
 func TestRanges(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	const size = 1 << 20
 	src, m := pushed(t, f, "r:1", storetest.Spec{Seed: 1, Segments: []uint64{7}, Size: size})
@@ -79,8 +80,9 @@ func TestRanges(t *testing.T) {
 			if err == nil {
 				err = same(p, c.off)
 			}
-			if last := f.log[len(f.log)-1]; c.kind == nil && c.n > 0 && !strings.Contains(last, " bytes=") {
-				t.Errorf("it asks for no part: %s", last)
+			// Nothing to read asks for nothing.
+			if c.kind == nil && c.n > 0 && (len(f.log) == 0 || !strings.Contains(f.log[len(f.log)-1], " bytes=")) {
+				t.Errorf("it asks for no part: %q", f.log)
 			}
 			if c.kind == nil && err != nil || c.kind != nil && !c.kind(err) {
 				t.Error(err)

@@ -48,8 +48,12 @@ type Options struct {
 	// RootFS is asked for a snapshot's rootfs difference, which the caller has no need of where it gives a source: the difference is taken from there last of all, and
 	// from the registry only if that does not have it. nil: the difference is fetched with all that is small.
 	RootFS func(d ocispec.Descriptor) image.Fetcher
-	// Patient asks a registry that has never answered as often as one that has: nobody waits who may have mistyped its name.
+	// Patient asks a registry that has never answered as often as one that has: no user waits who may have mistyped its name.
 	Patient bool
+
+	// NamedBy is the reference of the snapshot that names what is fetched from another registry than its own; empty: the user does. A snapshot may name any host: it may
+	// be no nearer to this one than the snapshot's registry, and is spoken to by TLS only, since stored passwords go there.
+	NamedBy string
 
 	// Trace, unless nil, is told of each request, also of those that are repeated.
 	Trace func(Request)

@@ -60,6 +60,7 @@ func pulled(t *testing.T, f *fake, name string, want ocispec.Descriptor) *store.
 }
 
 func TestPushPull(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	src, d := pushed(t, f, "a/b:1", spec(1, 1, 2, 2, 3)) // segment 2 twice: one blob
 	got, err := Resolve(t.Context(), f.ref("a/b:1"), fast())
@@ -114,6 +115,7 @@ func TestPushPull(t *testing.T) {
 }
 
 func TestProgress(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	s := storetest.Open(t)
 	d := storetest.MustPut(t, s, f.ref("p:1"), spec(1, 1, 2, 3))
@@ -160,6 +162,7 @@ func TestProgress(t *testing.T) {
 }
 
 func TestReferrers(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	base := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("base"), Size: 4}
 	s := storetest.Open(t)
@@ -190,6 +193,7 @@ func TestReferrers(t *testing.T) {
 }
 
 func TestCancel(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	_, d := pushed(t, f, "c:1", storetest.Spec{Seed: 1, Segments: []uint64{1, 2}, Size: 1 << 20})
 	ctx, cancel := context.WithCancel(t.Context())

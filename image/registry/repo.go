@@ -1,12 +1,14 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
 
+	"github.com/cryo-project/cryo/image/spec/domain"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -28,13 +31,14 @@ type repo struct {
 	client  *auth.Client
 	base    *http.Transport // gives up on an answer after a minute
 	slow    *http.Transport // for uploads: a registry may have to hash for minutes before it answers
+	near    *reach
 	timing  timing
-	line    *line              // between what somebody waits for and the rest
+	line    *scheduler         // between what a reader waits for and the rest
 	manager *remote.Repository // manifests and referrers
 	asUser  *atomic.Value      // string
 }
 
-// user is who we told the registry to be.
+// user is the name that we told the registry.
 func (r *repo) user() string {
 	u, _ := r.asUser.Load().(string)
 	return u
@@ -69,10 +73,10 @@ func connect(ctx context.Context, what, ref string, o Options) (*repo, error) {
 	return r, nil
 }
 
-// elsewhere gives the repository of a reference to the same registry, unless it is this one; empty: it is of another.
+// elsewhere returns the repository of a reference to the same registry, unless it is this one; empty: it is of another.
 func (r *repo) elsewhere(ref string) string {
 	_, at, err := parse(ref)
-	if err != nil || at.Registry != r.ref.Registry || at.Repository == r.ref.Repository {
+	if err != nil || domain.Canonical(at.Registry) != domain.Canonical(r.ref.Registry) || at.Repository == r.ref.Repository {
 		return ""
 	}
 	return at.Repository
@@ -88,21 +92,24 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 	if err != nil {
 		return nil, err
 	}
-	r := &repo{name: name, ref: ref, timing: o.timing.withDefaults(), line: &line{streams: int64(o.concurrency())}, asUser: new(atomic.Value)}
+	r := &repo{name: name, ref: ref, timing: o.timing.withDefaults(), line: &scheduler{streams: int64(o.concurrency())}, asUser: new(atomic.Value)}
 	credential, err := r.credentials(o)
 	if err != nil {
 		return nil, err
 	}
 	plain := o.PlainHTTP
-	if !plain && isLoopback(ref.Host()) {
+	if !plain && o.NamedBy == "" && isLoopback(ref.Host()) {
 		plain = !speaksTLS(ctx, ref.Host())
 	}
 	r.scheme = "https"
 	if plain {
 		r.scheme = "http"
 	}
-	near := newReach(ref.Host(), r.scheme)
-	r.base, r.slow = connections(conf, o, r.timing.idle, r.timing.idle, near), connections(conf, o, 15*r.timing.idle, r.timing.idle, near)
+	r.near = newReach(ref.Host(), r.scheme)
+	if o.NamedBy != "" {
+		r.near.limit, r.near.namedBy = farthest(ctx, domain.Of(o.NamedBy)), o.NamedBy
+	}
+	r.base, r.slow = connections(conf, o, r.timing.idle, r.timing.idle, r.near), connections(conf, o, 15*r.timing.idle, r.timing.idle, r.near)
 	r.client = &auth.Client{
 		Client:     &http.Client{Transport: newTransport(r.base, r.slow, r.timing, o)},
 		Credential: credential,
@@ -117,13 +124,18 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 
 // credentials returns the source of user names and passwords.
 func (r *repo) credentials(o Options) (auth.CredentialFunc, error) {
-	get := auth.StaticCredential(r.ref.Registry, auth.Credential{Username: o.Username, Password: o.Password})
+	get := func(_ context.Context, host string) (auth.Credential, error) {
+		if domain.Canonical(host) != domain.Canonical(r.ref.Registry) {
+			return auth.EmptyCredential, nil
+		}
+		return auth.Credential{Username: o.Username, Password: o.Password}, nil
+	}
 	if o.Username == "" && o.Password == "" {
 		docker, err := dockerStore(o.DockerConfig)
 		if err != nil {
 			return nil, credentialsError(r.ref.Registry, err)
 		}
-		get = credentials.Credential(docker)
+		get = byAnyName(credentials.Credential(docker))
 	}
 	return func(ctx context.Context, host string) (auth.Credential, error) {
 		c, err := get(ctx, host)
@@ -137,6 +149,25 @@ func (r *repo) credentials(o Options) (auth.CredentialFunc, error) {
 	}, nil
 }
 
+// byAnyName looks for a registry by each of its names: docker login notes the one that was typed.
+func byAnyName(get auth.CredentialFunc) auth.CredentialFunc {
+	return func(ctx context.Context, name string) (auth.Credential, error) {
+		names := []string{name, domain.Canonical(name)}
+		if host, port := domain.Split(names[1]); port == "" {
+			names = append(names, domain.Join(host, "443"))
+		}
+		for i, n := range names {
+			if slices.Contains(names[:i], n) {
+				continue
+			}
+			if c, err := get(ctx, n); err != nil || c != auth.EmptyCredential {
+				return c, err
+			}
+		}
+		return auth.EmptyCredential, nil
+	}
+}
+
 // dockerStore opens the credentials that a file in the form of Docker's config.json has or names; empty: Docker's own.
 func dockerStore(file string) (credentials.Store, error) {
 	if file != "" {
@@ -148,7 +179,7 @@ func dockerStore(file string) (credentials.Store, error) {
 // connections are those to a registry, and to where it sends us; see [conn]. HTTP/1.1 only: many connections move many large blobs faster than one.
 func connections(conf *tls.Config, o Options, answer, idle time.Duration, near *reach) *http.Transport {
 	return &http.Transport{
-		Proxy: http.ProxyFromEnvironment,
+		Proxy: near.proxy(http.ProxyFromEnvironment),
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			dialer := &net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second, Control: near.control(address)}
 			c, err := dialer.DialContext(ctx, network, address)
@@ -176,10 +207,7 @@ func (r *repo) close() {
 
 // isLoopback follows Docker, which takes registries on loopback addresses without TLS.
 func isLoopback(hostport string) bool {
-	host, _, err := net.SplitHostPort(hostport)
-	if err != nil {
-		host = hostport
-	}
+	host, _ := domain.Split(domain.Canonical(hostport))
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
@@ -188,10 +216,8 @@ func isLoopback(hostport string) bool {
 func speaksTLS(ctx context.Context, hostport string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	if _, _, err := net.SplitHostPort(hostport); err != nil {
-		hostport = net.JoinHostPort(hostport, "443")
-	}
-	host, _, _ := net.SplitHostPort(hostport)
+	host, port := domain.Split(hostport)
+	hostport = net.JoinHostPort(host, cmp.Or(port, "443"))
 	// Nothing is sent over this connection: it only tells TLS from HTTP.
 	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, ServerName: host}}
 	c, err := d.DialContext(ctx, "tcp", hostport)

@@ -35,6 +35,7 @@ func judging(t *testing.T, public string, required bool, doubt *error) Options {
 
 // TestSignatures sends a signature along, fetches it with the snapshot, and from the other store sends it to another repository.
 func TestSignatures(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	private, public := signaturetest.Key(t)
 	s, ctx := storetest.Open(t), t.Context()
@@ -68,6 +69,7 @@ func TestSignatures(t *testing.T) {
 
 // TestSignRegistry signs what is in a registry, once.
 func TestSignRegistry(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	_, d := pushed(t, f, "a:1", spec(1, 1))
 	private, public := signaturetest.Key(t)
@@ -97,6 +99,7 @@ func TestSignRegistry(t *testing.T) {
 
 // TestJudge: what is not signed as it should be is not looked at any further, and nothing else of it is asked for.
 func TestJudge(t *testing.T) {
+	t.Parallel()
 	private, public := signaturetest.Key(t)
 	foreign, _ := signaturetest.Key(t)
 	var f *fake

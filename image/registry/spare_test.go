@@ -11,6 +11,7 @@ import (
 
 // TestSpare: a rootfs difference that nobody needs is not asked of the registry, unless it is nowhere else, and the snapshot in the store is whole in any case.
 func TestSpare(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	sp := spec(1, 1, 2)
 	sp.RootFS = true

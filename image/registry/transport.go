@@ -2,13 +2,18 @@ package registry
 
 import (
 	"context"
+	"errors"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"oras.land/oras-go/v2/registry/remote/retry"
+
+	"github.com/cryo-project/cryo/image/spec/boundjson"
 )
 
 // timing is when to give up or try again; the zero value means the default.
@@ -61,10 +66,40 @@ type transport struct {
 	again, once http.RoundTripper
 }
 
+// bounded counts what documents of a registry have, such as manifests, lists of referrers, and tokens, before others build something of them.
+type bounded struct{ by http.RoundTripper }
+
+// RoundTrip implements [http.RoundTripper].
+func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := b.by.RoundTrip(req)
+	asked := req // before redirects
+	for asked.Response != nil && asked.Response.Request != nil {
+		asked = asked.Response.Request
+	}
+	if err != nil || strings.Contains(asked.URL.Path, "/blobs/") || !strings.Contains(strings.ToLower(resp.Header.Get("Content-Type")), "json") {
+		return resp, err
+	}
+	resp.Body = &document{boundjson.Manifest.Reader(resp.Body)}
+	return resp, nil
+}
+
+// document has errors for users.
+type document struct{ io.ReadCloser }
+
+// Read implements [io.Reader].
+func (d *document) Read(p []byte) (int, error) {
+	n, err := d.ReadCloser.Read(p)
+	if errors.As(err, new(*boundjson.Error)) {
+		err = ours{&CorruptError{What: "an answer of the registry", Err: err}}
+	}
+	return n, err
+}
+
 // newTransport repeats what is sent by base. Uploads go by slow, which waits longer: a registry may have to hash for minutes before it answers.
 func newTransport(base, slow http.RoundTripper, timing timing, o Options) *transport {
 	p := &policy{timing: timing, counts: o.Counts}
 	p.spoken.Store(o.Patient)
+	base, slow = bounded{base}, bounded{slow}
 	return &transport{
 		again: &retry.Transport{Base: traced(base, o.Trace), Policy: func() retry.Policy { return p }},
 		once:  traced(slow, o.Trace),

@@ -22,7 +22,7 @@ type source struct {
 // sourceError is an error of reading what is sent.
 type sourceError struct{ error }
 
-// Unwrap gives the error.
+// Unwrap returns the error.
 func (e *sourceError) Unwrap() error { return e.error }
 
 // sourceReader opens a source when it is read, and tells a tracker.
@@ -105,7 +105,7 @@ func (r *repo) send(ctx context.Context, src source, body *sourceReader) error {
 	return r.manager.Blobs().Push(ctx, src.d, body)
 }
 
-// sendAgain says whether sending a blob again may mend the error.
+// sendAgain reports whether sending a blob again may mend the error.
 func sendAgain(err error) bool {
 	var answer *errcode.ErrorResponse
 	if !errors.As(err, &answer) {
@@ -141,7 +141,7 @@ func (r *repo) askUpload(ctx context.Context) error {
 	return nil
 }
 
-// blame finds out who damaged a blob that the registry found to have another digest.
+// blame finds out which side damaged a blob that the registry found to have another digest.
 func (r *repo) blame(src source, err error) error {
 	var answer *errcode.ErrorResponse
 	if !errors.As(err, &answer) || !hasCode(answer, errcode.ErrorCodeDigestInvalid) && !hasCode(answer, errcode.ErrorCodeSizeInvalid) {

@@ -147,6 +147,7 @@ func (s *slowly) quiet(t *testing.T, when string) {
 // What somebody waits for is asked for at once, in a request of its own size, whatever the pull has under way, which is little; nothing else is asked for until it has come;
 // and the pull does not fetch it again.
 func TestWantedFirst(t *testing.T) {
+	t.Parallel()
 	s := newSlowly(t, 1, 2)
 	done := finish(t.Context(), s.Puller)
 	first, second := <-s.asked, <-s.asked
@@ -177,6 +178,7 @@ func TestWantedFirst(t *testing.T) {
 
 // What several wait for is asked for once. The pull does not get there first, and takes it. Who wants what the pull has under way does not wait for that, which may not come.
 func TestWantedTogether(t *testing.T) {
+	t.Parallel()
 	s := newSlowly(t, 1)
 	done := finish(t.Context(), s.Puller)
 	under := <-s.asked
@@ -228,6 +230,7 @@ func TestWantedAhead(t *testing.T) {
 
 // Whatever is wanted by whom and when, all get the right bytes, and next to nothing comes twice.
 func TestWantedAnyhow(t *testing.T) {
+	t.Parallel()
 	const frame = 256 << 10
 	for seed := range uint64(4) {
 		s := newSlowly(t, 1, 2, 3)
@@ -256,6 +259,7 @@ func TestWantedAnyhow(t *testing.T) {
 
 // Parts that overlap, as no frames do, are read all the same.
 func TestWantedOverlapping(t *testing.T) {
+	t.Parallel()
 	s := newSlowly(t, 1)
 	read := make(chan error, 2)
 	for n := range 2 {
@@ -272,6 +276,7 @@ func TestWantedOverlapping(t *testing.T) {
 
 // What turns out to be damaged comes again, and the pull does not take the damaged bytes.
 func TestWantedDamaged(t *testing.T) {
+	t.Parallel()
 	s := newSlowly(t, 1)
 	const from, to = 1 << 20, 2 << 20
 	p, a := make([]byte, to-from), opened(t, s.Puller, s.segments[0])

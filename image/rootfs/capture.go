@@ -137,7 +137,7 @@ func (c *capturer) entry(dst, src string, fi os.FileInfo) error {
 	return copyMeta(dst, src, fi)
 }
 
-// copyMeta gives dst ownership, attributes, mode and times of src, in the order in which none undoes another.
+// copyMeta sets dst's ownership, attributes, mode and times of src, in the order in which none undoes another.
 func copyMeta(dst, src string, fi os.FileInfo) error {
 	st := fi.Sys().(*syscall.Stat_t)
 	if err := os.Lchown(dst, int(st.Uid), int(st.Gid)); err != nil {

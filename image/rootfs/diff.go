@@ -22,9 +22,9 @@ const (
 
 // Diff writes what upper changes in lower as an OCI layer, uncompressed. upper is an overlayfs upper directory or a
 // [Capture] of one, lower is where the layers below it are mounted as one tree; lower may be empty if there are none.
-// The same upper gives the same bytes, whatever the order of its directories.
+// The bytes depend on the files of upper alone, and not on the order in which its directories list them.
 //
-// A file that no layer can hold gives an error of kind FailedPrecondition; errors of w are passed on.
+// The error is of kind FailedPrecondition for a file that no layer can hold; errors of w are passed on.
 func Diff(ctx context.Context, w io.Writer, lower, upper string) (err error) {
 	d := differ{ctx: ctx, upper: upper, lower: lower, tar: newLayerWriter(ctx, w)}
 	defer func() { err = cmp.Or(err, d.close()) }()

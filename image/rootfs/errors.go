@@ -10,13 +10,13 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// unsupportedError says that a file, whose path is that in the container, cannot be put into an OCI layer.
+// unsupportedError returns the error that a file, whose path is that in the container, cannot be put into an OCI layer.
 func unsupportedError(path, reason string) error {
 	return failure.New(errdefs.ErrFailedPrecondition, "remove or rename the file in the container, or put it on a volume, and take the checkpoint again",
 		"write rootfs difference: %q %s", path, reason)
 }
 
-// layerError says that a layer is not one that [Diff] writes. path is that of the entry; empty: the layer as a whole.
+// layerError returns the error that a layer is not one that [Diff] writes. path is that of the entry; empty: the layer as a whole.
 func layerError(path, reason string) error {
 	if path != "" {
 		reason = fmt.Sprintf("%q %s", path, reason)
@@ -25,7 +25,7 @@ func layerError(path, reason string) error {
 		"apply rootfs difference: %s", reason)
 }
 
-// full gives the error of a full disk its kind.
+// full returns the error of a full disk its kind.
 func full(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		return failure.New(errdefs.ErrResourceExhausted, "make room on the file system of the working directory or of the snapshotter", "%w", err)

@@ -40,7 +40,7 @@ func (l *layerWriter) close() error {
 	return nil
 }
 
-// whiteout says that name, or with the opaque marker all of a directory below, is gone.
+// whiteout writes that name, or with the opaque marker all of a directory below, is gone.
 func (l *layerWriter) whiteout(name string) error {
 	if base := name[strings.LastIndexByte(name, '/')+1:]; base != whiteoutOpaque {
 		if strings.HasPrefix(base, whiteoutPrefix) {
@@ -89,6 +89,9 @@ func (l *layerWriter) finishDir(name, path string, fi os.FileInfo) error {
 func (l *layerWriter) describe(name, path string, fi os.FileInfo) (*tar.Header, error) {
 	if strings.HasPrefix(fi.Name(), whiteoutPrefix) {
 		return nil, unsupportedError(name, "has a name that means a deleted file in a layer")
+	}
+	if strings.Count(name, "/")+1 >= maxDepth { // an opaque directory has one name more
+		return nil, unsupportedError(name, fmt.Sprintf("has a path of %d names or more", maxDepth))
 	}
 	st := fi.Sys().(*syscall.Stat_t)
 	h := &tar.Header{

@@ -53,7 +53,7 @@ func readMark(path string, fi os.FileInfo) (overlayMark, error) {
 	return m, nil
 }
 
-// overlayXattr gives what follows the prefix of overlayfs's own attributes; user.overlay is that of unprivileged mounts.
+// overlayXattr returns what follows the prefix of overlayfs's own attributes; user.overlay is that of unprivileged mounts.
 func overlayXattr(name string) (string, bool) {
 	for _, prefix := range []string{"trusted.overlay.", "user.overlay."} {
 		if mark, ok := strings.CutPrefix(name, prefix); ok {
@@ -63,7 +63,7 @@ func overlayXattr(name string) (string, bool) {
 	return "", false
 }
 
-// kept says whether an attribute is the container's own and goes into a layer.
+// kept reports whether an attribute is the container's own and goes into a layer.
 func kept(name string) bool {
 	if _, overlay := overlayXattr(name); overlay {
 		return false

@@ -78,7 +78,7 @@ func transfer(t testing.TB, o overlay) overlay {
 		t.Error("two layers of one directory differ")
 	}
 	to := mountOverlay(t, o.lower)
-	if err := Apply(ctx, to.root, &layer); err != nil {
+	if err := Apply(ctx, to.root, &layer, plenty); err != nil {
 		t.Fatalf("Apply: %v", err)
 	}
 	return to

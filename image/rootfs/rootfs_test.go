@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,6 +23,9 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
+
+// plenty is more than any layer of these tests costs.
+const plenty = 1 << 30
 
 // must ends the test on an error of a preparation.
 func must(t testing.TB, errs ...error) {
@@ -49,6 +53,7 @@ func baseImage(t testing.TB) string {
 }
 
 func TestTransfer(t *testing.T) {
+	t.Parallel()
 	acl := []byte("\x02\x00\x00\x00\x01\x00\x07\x00\xff\xff\xff\xff\x02\x00\x06\x00\x05\x00\x00\x00\x04\x00\x05\x00\xff\xff\xff\xff\x10\x00\x07\x00\xff\xff\xff\xff\x20\x00\x05\x00\xff\xff\xff\xff")
 	capability := []byte("\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00")
 	tests := []struct {
@@ -146,7 +151,8 @@ func TestTransfer(t *testing.T) {
 
 // TestTransferRandom changes a rootfs at random, as a shell might.
 func TestTransferRandom(t *testing.T) {
-	for seed := range uint64(8) {
+	t.Parallel()
+	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			var options []string
 			if seed%2 == 1 {
@@ -304,7 +310,7 @@ func TestApplyHostile(t *testing.T) {
 			var b bytes.Buffer
 			tw := tar.NewWriter(&b)
 			must(t, tw.WriteHeader(&test.header), tw.Close())
-			err := Apply(context.Background(), root, &b)
+			err := Apply(context.Background(), root, &b, plenty)
 			if _, statErr := os.Lstat(filepath.Join(dir, "outside")); !errors.Is(statErr, os.ErrNotExist) {
 				t.Errorf("something was made outside (Apply gave %v)", err)
 			}
@@ -350,7 +356,7 @@ func TestSparse(t *testing.T) {
 		}
 	}
 	to := t.TempDir()
-	must(t, Apply(context.Background(), to, bytes.NewReader(layer.Bytes())))
+	must(t, Apply(context.Background(), to, bytes.NewReader(layer.Bytes()), plenty))
 	look(to)
 	to = t.TempDir()
 	cmd := exec.Command("tar", "-xC", to)
@@ -367,7 +373,7 @@ func TestApplyDeep(t *testing.T) {
 	tw := tar.NewWriter(&b)
 	must(t, tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strings.Repeat("d/", 1000) + "x"}), tw.Close())
 	root := t.TempDir()
-	err := Apply(context.Background(), root, &b)
+	err := Apply(context.Background(), root, &b, plenty)
 	if found, _ := os.ReadDir(root); !errdefs.IsDataLoss(err) || len(found) != 0 {
 		t.Errorf("Apply gives %v and makes %v", err, found)
 	}
@@ -405,7 +411,7 @@ func TestApplySparse(t *testing.T) {
 		"another's":   forged(version+length, full("1\n0\n2\n")+"abc"),
 	} {
 		root := t.TempDir()
-		err := Apply(context.Background(), root, bytes.NewReader(append(layer, make([]byte, 1024)...)))
+		err := Apply(context.Background(), root, bytes.NewReader(append(layer, make([]byte, 1024)...)), plenty)
 		if !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "sparse") {
 			t.Errorf("Apply of a sparse file (%s) gives %v", name, err)
 		}
@@ -434,17 +440,86 @@ func rawHeader(kind byte, name string, size int, more func([]byte)) []byte {
 }
 
 func TestApplyErrors(t *testing.T) {
-	if err := Apply(context.Background(), t.TempDir(), strings.NewReader(strings.Repeat("no tar", 200))); !errdefs.IsDataLoss(err) {
+	if err := Apply(context.Background(), t.TempDir(), strings.NewReader(strings.Repeat("no tar", 200)), plenty); !errdefs.IsDataLoss(err) {
 		t.Errorf("Apply of no tar gives %v", err)
 	}
 	var b bytes.Buffer
 	upper := t.TempDir()
 	write(t, upper+"/big", strings.Repeat("x", 4<<20))
 	must(t, Diff(context.Background(), &b, "", upper))
-	if err := Apply(context.Background(), t.TempDir(), bytes.NewReader(b.Bytes()[:2<<20])); !errdefs.IsDataLoss(err) {
+	if err := Apply(context.Background(), t.TempDir(), bytes.NewReader(b.Bytes()[:2<<20]), plenty); !errdefs.IsDataLoss(err) {
 		t.Errorf("Apply of half a tar gives %v", err)
 	}
-	if err := Apply(context.Background(), smallDisk(t), &b); !errdefs.IsResourceExhausted(err) || !errors.Is(err, syscall.ENOSPC) {
+	if err := Apply(context.Background(), smallDisk(t), &b, plenty); !errdefs.IsResourceExhausted(err) || !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("Apply to a full disk gives %v", err)
 	}
+}
+
+// written is a layer of n entries.
+func written(t *testing.T, n int, entry func(i int) *tar.Header) *bytes.Buffer {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for i := range n {
+		if err := w.WriteHeader(entry(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(t, w.Close())
+	return &b
+}
+
+// TestApplyCost refuses layers of a few bytes by which much work would be done, before it is.
+func TestApplyCost(t *testing.T) {
+	t.Parallel()
+	dir := func(name string) *tar.Header { return &tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: 0o700} }
+	file := func(name string) *tar.Header { return &tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o600} }
+	const parts = 100
+	sparse := fmt.Sprintf("%d\n", parts)
+	for i := range parts {
+		sparse += fmt.Sprintf("%d\n1\n", i<<20)
+	}
+	sparse += strings.Repeat("\x00", -len(sparse)&511) + strings.Repeat("x", parts)
+	records := "22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n" + "33 GNU.sparse.realsize=104857600\n"
+	for name, test := range map[string]struct {
+		layer *bytes.Buffer
+		most  int64
+		says  string
+	}{
+		"deep directories":    {written(t, 1000, func(i int) *tar.Header { return dir(strings.Repeat("a/", i+1)) }), 64 << 20, "of more than 128 names"},
+		"many files":          {written(t, 1000, func(i int) *tar.Header { return file(fmt.Sprint(i)) }), 999 * 1536, "unpacked-size"},
+		"many files, as many": {written(t, 1000, func(i int) *tar.Header { return file(fmt.Sprint(i)) }), 1000 * 1536, ""},
+		"many files, deep": {written(t, 1000, func(i int) *tar.Header {
+			if i < 100 {
+				return dir(strings.Repeat("a/", i+1))
+			}
+			return file(strings.Repeat("a/", 100) + fmt.Sprint(i))
+		}), 1000 * 1536, "unpacked-size"},
+		"opaque directories, one in the other": {written(t, 4, func(i int) *tar.Header {
+			return []*tar.Header{dir("a/"), dir("a/b/"), file("a/.wh..wh..opq"), file("a/b/.wh..wh..opq")}[i]
+		}), 64 << 20, "does not follow its directory"},
+		"an opaque directory twice": {written(t, 4, func(i int) *tar.Header {
+			return []*tar.Header{dir("a/"), file("a/b"), dir("a/"), file("a/.wh..wh..opq")}[i]
+		}), 64 << 20, "does not follow its directory"},
+		"a link in the place of a directory": {written(t, 2, func(i int) *tar.Header {
+			return []*tar.Header{dir("a/"), {Typeflag: tar.TypeSymlink, Name: "a", Linkname: "b"}}[i]
+		}), 64 << 20, "in the place of a directory"},
+		"small parts of a sparse file": {bytes.NewBuffer(slices.Concat(rawHeader('x', "h", len(records), nil), []byte(records), make([]byte, 512-len(records)),
+			rawHeader('0', "s", len(sparse), nil), []byte(sparse), make([]byte, -len(sparse)&511), make([]byte, 1024))), 4096 * 99, "unpacked-size"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			err := Apply(context.Background(), root, test.layer, test.most)
+			if (err == nil) != (test.says == "") || err != nil && (!errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), test.says)) {
+				t.Errorf("it says %v", err)
+			}
+		})
+	}
+	deep := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(deep, strings.Repeat("a/", maxDepth)), 0o700))
+	if err := Diff(context.Background(), io.Discard, "", deep); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("Diff of a deep tree gives %v", err)
+	}
+	shallow, layer := t.TempDir(), new(bytes.Buffer)
+	must(t, os.MkdirAll(filepath.Join(shallow, strings.Repeat("a/", maxDepth-1)), 0o700), Diff(context.Background(), layer, "", shallow), Apply(context.Background(), t.TempDir(), layer, plenty))
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // sparseReader passes a layer on, and of a sparse file the header of an empty one. It writes the contents itself when it is asked for
-// what comes next, for then whoever reads has made that file. What Diff does not write, it refuses.
+// what comes next, for then the reader has made that file. What Diff does not write, it refuses.
 type sparseReader struct {
 	layer io.Reader
 	root  int             // directory that the layer is applied to
@@ -20,6 +20,8 @@ type sparseReader struct {
 	left  int64           // after that: bytes of the layer to pass on
 	file  *sparsetar.Head // a sparse file whose header was passed on
 	ended bool
+
+	budget *budget
 }
 
 // Read implements [io.Reader].
@@ -82,6 +84,11 @@ func (r *sparseReader) fill(f *sparsetar.Head) (err error) {
 		return layerError("", format.Reason)
 	} else if err != nil {
 		return err
+	}
+	for _, x := range spans {
+		if err := r.budget.take(f.Name, max(x.Length, spanCost)); err != nil {
+			return err
+		}
 	}
 	fd, err := unix.Openat2(r.root, strings.TrimLeft(f.Name, "/"), &unix.OpenHow{
 		Flags: unix.O_WRONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})

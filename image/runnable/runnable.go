@@ -1,5 +1,5 @@
 // Package runnable makes an ordinary container image of a snapshot: the layers of its base image, and the rootfs difference on top. A registry
-// has both under one name, as two entries of an index. Whoever pulls that name for a platform gets the image and no memory; cryo finds the snapshot.
+// has both under one name, as two entries of an index. A client that pulls that name for a platform gets the image and no memory; cryo finds the snapshot.
 //
 // The image's configuration names the snapshot by digest ([Label]): a name that is moved later cannot pair the image with another snapshot.
 package runnable
@@ -20,6 +20,7 @@ import (
 	runtimespec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/boundjson"
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
@@ -47,17 +48,17 @@ type Base struct {
 // errdefs.ErrNotImplemented.
 func Parse(manifest, config []byte) (*Base, error) {
 	var m ocispec.Manifest
-	if err := json.Unmarshal(manifest, &m); err != nil {
+	if err := boundjson.Manifest.Unmarshal(manifest, &m); err != nil {
 		return nil, fmt.Errorf("read the base image's manifest: %w: %w", err, errdefs.ErrDataLoss)
 	}
 	b := &Base{}
-	if err := json.Unmarshal(config, &b.config); err != nil {
+	if err := boundjson.Image.Unmarshal(config, &b.config); err != nil {
 		return nil, fmt.Errorf("read the base image's configuration: %w: %w", err, errdefs.ErrDataLoss)
 	}
 	if b.config == nil {
 		return nil, fmt.Errorf("the base image's configuration is null: %w", errdefs.ErrDataLoss)
 	}
-	if err := json.Unmarshal(config, &b.read); err != nil {
+	if err := boundjson.Image.Unmarshal(config, &b.read); err != nil {
 		return nil, fmt.Errorf("read the base image's configuration: %w: %w", err, errdefs.ErrDataLoss)
 	}
 	if len(m.Layers) != len(b.read.RootFS.DiffIDs) {
@@ -92,7 +93,7 @@ type Image struct {
 	Index    Blob // what the name stands for
 }
 
-// Check says why no image can be made of a snapshot with this config, whatever its base image; nil: one can.
+// Check returns why no image can be made of a snapshot with this config, whatever its base image; nil: one can.
 func Check(c image.Config) error {
 	var spec runtimespec.Spec
 	if err := json.Unmarshal(c.Spec, &spec); err != nil {
@@ -110,7 +111,7 @@ func Check(c image.Config) error {
 	return nil
 }
 
-// shifted tells whether ids in the container are other ids outside.
+// shifted reports whether ids in the container are other ids outside.
 func shifted(mappings []runtimespec.LinuxIDMapping) bool {
 	return slices.ContainsFunc(mappings, func(m runtimespec.LinuxIDMapping) bool { return m.ContainerID != m.HostID })
 }

@@ -29,10 +29,10 @@ const (
 	maxThreads     = 64
 	maxDescriptors = 16      // it opens none, but for those of Go's runtime
 	maxAddresses   = 4 << 30 // bytes; Go reserves more than it uses
-	maxSeconds     = 3600    // of processor time, if nobody is there any more who ends it sooner
+	maxSeconds     = 3600    // of processor time, if no process is left that ends it sooner
 )
 
-// firstUser is the lowest of some four million users and groups that nobody has: systemd gives the ones below to containers, and the ones from 2147352576 to images.
+// firstUser is the lowest of some four million users and groups that no process has: systemd gives the ones below to containers, and the ones from 2147352576 to images.
 // Source: https://systemd.io/UIDS-GIDS/
 const firstUser = 1879048192
 
@@ -116,7 +116,7 @@ func emptyRoot() error {
 	return nil
 }
 
-// becomeNobody takes a user and a group that nobody has, in all threads: so the number of threads is this process's own, and all capabilities go.
+// becomeNobody takes a user and a group that no process has, in all threads: so the number of threads is this process's own, and all capabilities go.
 func becomeNobody() error {
 	var random [4]byte
 	_, _ = rand.Read(random[:]) // it does not fail

@@ -27,10 +27,12 @@ const (
 
 // Bounds of what the sandbox says, bytes.
 const (
-	maxMessage  = 32 << 20  // a request may name what has one record's length
-	maxSaid     = 256 << 20 // but for questions, which end with the time that a review may take
+	maxMessage  = 32 << 20 // a request may name what has one record's length
 	maxQuestion = 1 << 20
 )
+
+// maxSaid bounds all that the sandbox says but for questions, which end with the time that a review may take; bytes. Tests lower it.
+var maxSaid int64 = 256 << 20
 
 // send writes a message.
 func send(w io.Writer, k kind, contents []byte) error {
@@ -90,12 +92,19 @@ type file struct {
 type asked struct {
 	Exists []byte `json:",omitempty"` // is there such a file on the host?
 	Look   *look  `json:",omitempty"` // see trust.Files
+	May    *may   `json:",omitempty"` // see trust.Files
 	Read   *read  `json:",omitempty"` // the answer is bytes, none at the end
 }
 
 type look struct {
 	Mount  int
 	Within []byte
+}
+
+type may struct {
+	Mount  int
+	Within []byte
+	Do     trust.Access
 }
 
 type read struct {

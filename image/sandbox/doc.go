@@ -3,7 +3,7 @@
 // The process is this program once more, with [Command] as its only argument, which makes it [Main]. It gets two descriptors: a socket to this process, and a
 // file in memory, for what the review reads of the images, which is sealed when they are in it. Before it reads either, it has
 //   - an empty, read-only root directory, and no network, processes, names or queues of the host's (namespaces);
-//   - a user and a group that nobody else has, no capability, and no_new_privs;
+//   - a user and a group that no other process has, no capability, and no_new_privs;
 //   - limits: of memory (512 MiB), threads, descriptors and processor time, and no file that it may make longer;
 //   - a filter of system calls (see calls) that has it killed for any other: it can open, make, connect to and execute nothing.
 //

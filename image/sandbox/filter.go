@@ -61,7 +61,7 @@ func filter(m machine, self uint32) []bpf.Instruction {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: call, SkipTrue: uint8(len(conditions))})
 		program = append(program, conditions...)
 	}
-	// Memory of its own, of no file, shared with nobody, and not to be executed: so it all counts for RLIMIT_DATA.
+	// Memory of its own, of no file, shared with no process, and not to be executed: so it all counts for RLIMIT_DATA.
 	const private = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS
 	only(unix.SYS_MMAP,
 		argument(2),

@@ -83,7 +83,7 @@ func gatherOne(to *os.File, dir *os.Root, name string, at int64, buffer []byte) 
 	return info.Size(), n, nil
 }
 
-// openImage opens a file, and nothing that waits for somebody.
+// openImage opens a file, and nothing that waits for another process.
 func openImage(dir *os.Root, name string) (*os.File, error) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -19,7 +19,7 @@ const Command = "review-images"
 // Main is the sandbox. It gives the exit status.
 func Main() int { return serve(review) }
 
-// serve confines this process, has what it is sent reviewed, and says what became of it, until there is nobody to tell.
+// serve confines this process, has what it is sent reviewed, and says what became of it, until there is no process to tell.
 func serve(review func(order, *caller) error) int {
 	c := &caller{socket: socketFD}
 	c.buffered = bufio.NewReaderSize(c.socket, pieceSize)
@@ -57,7 +57,7 @@ func begin() (memory []byte, err error) {
 // review is what the sandbox is for.
 func review(o order, c *caller) error {
 	if o.Files {
-		if err := trust.Deleted(&c.images, c); err != nil {
+		if err := trust.Made(&c.images, c, o.Spec); err != nil {
 			return err
 		}
 		return trust.Opened(&c.images, c, o.Spec)
@@ -115,7 +115,7 @@ func (c *caller) must(err error) {
 	}
 }
 
-// ask gives the answer to a question.
+// ask returns the answer to a question.
 func (c *caller) ask(a asked) []byte {
 	c.must(sendJSON(c.socket, question, a))
 	_, b, err := receive(c.buffered, maxAnswer)
@@ -139,4 +139,13 @@ func (c *caller) Look(mount int, within string) (kind uint32, target string, err
 		err = errors.New(string(a.Err))
 	}
 	return a.Kind, string(a.Target), err
+}
+
+// May implements [trust.Files].
+func (c *caller) May(mount int, within string, do trust.Access) (bool, error) {
+	a := c.answer(asked{May: &may{Mount: mount, Within: []byte(within), Do: do}})
+	if len(a.Err) > 0 {
+		return false, errors.New(string(a.Err))
+	}
+	return a.Yes, nil
 }

@@ -31,8 +31,8 @@ var (
 	perSecond = int64(32 << 20) // bytes of such images
 )
 
-// program is what is executed: this one, whatever has its name by now.
-var program = "/proc/self/exe"
+// Self is the running program, also if an update has replaced its file.
+const Self = "/proc/self/exe"
 
 // Sandbox is a process that reviews the images of one directory. It may be opened before they are there. One review may be made at a time.
 type Sandbox struct {
@@ -49,8 +49,8 @@ type Sandbox struct {
 	ended    func() string
 }
 
-// Open starts the process. It does not wait until that is confined: what goes wrong with that, a review says.
-func Open(dir string) (_ *Sandbox, err error) {
+// Open starts the process from a program that calls [Main] for [Command]. It does not wait until that is confined: what goes wrong with that, a review says.
+func Open(program, dir string) (_ *Sandbox, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("start the process that reviews CRIU's images: %w", err)
@@ -125,7 +125,7 @@ func (s *Sandbox) Review(ctx context.Context, spec *specs.Spec, p trust.Policy) 
 	return p.Judge(requests), err
 }
 
-// Files is [trust.Deleted] and [trust.Opened] in the sandbox: what of the images depends on the container's root file system, which is mounted at rootfs.
+// Files is [trust.Made] and [trust.Opened] in the sandbox: what of the images depends on the container's root file system, which is mounted at rootfs.
 func (s *Sandbox) Files(ctx context.Context, rootfs string, spec *specs.Spec) error {
 	files, err := trust.NewLocal(rootfs, spec)
 	if err != nil {
@@ -278,7 +278,8 @@ func (c *conversation) request(b []byte) error {
 // reply answers a question.
 func (c *conversation) reply(b []byte) error {
 	var q asked
-	if err := decode(b, &q); err != nil {
+	err := decode(b, &q)
+	if err != nil {
 		return err
 	}
 	var a answer
@@ -297,6 +298,10 @@ func (c *conversation) reply(b []byte) error {
 	case q.Look != nil:
 		kind, target, err := c.files.Look(q.Look.Mount, string(q.Look.Within))
 		if a.Kind, a.Target = kind, []byte(target); err != nil {
+			a.Err = []byte(err.Error())
+		}
+	case q.May != nil:
+		if a.Yes, err = c.files.May(q.May.Mount, string(q.May.Within), q.May.Do); err != nil {
 			a.Err = []byte(err.Error())
 		}
 	default:

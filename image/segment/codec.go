@@ -40,7 +40,7 @@ type Encoder struct {
 	sample []byte
 }
 
-// NewEncoder gives an encoder that compresses what the policy says.
+// NewEncoder returns an encoder that compresses what the policy says.
 func NewEncoder(p Policy) (*Encoder, error) {
 	if p == Never {
 		return &Encoder{}, nil
@@ -72,7 +72,7 @@ func (e *Encoder) Encode(dst, raw []byte) (index.Codec, []byte) {
 	return index.Zstd, dst
 }
 
-// pays says whether it is worth it to compress raw bytes to so many.
+// pays reports whether it is worth it to compress raw bytes to so many.
 func (e *Encoder) pays(compressed, raw int) bool {
 	if e.policy == Quarter {
 		return compressed <= raw/4
@@ -102,7 +102,7 @@ type Decoder struct {
 	buf  []byte
 }
 
-// NewDecoder gives a decoder; it never uses more than a few MiB, whatever a frame claims.
+// NewDecoder returns a decoder; it never uses more than a few MiB, whatever a frame claims.
 func NewDecoder() (*Decoder, error) {
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxMemory(index.MaxFrame), zstd.WithDecodeAllCapLimit(true))
@@ -112,7 +112,7 @@ func NewDecoder() (*Decoder, error) {
 	return &Decoder{zstd: z, buf: make([]byte, 0, index.MaxFrame)}, nil
 }
 
-// Decode gives the pages of a frame from its stored bytes and verifies them. The result is valid until the next call and while
+// Decode returns the pages of a frame from its stored bytes and verifies them. The result is valid until the next call and while
 // stored is. What does not verify gives an error of kind DataLoss.
 func (d *Decoder) Decode(f *index.Frame, stored []byte) ([]byte, error) {
 	raw, err := d.decode(f, stored)
@@ -166,7 +166,7 @@ func (d *Decoder) decode(f *index.Frame, stored []byte) ([]byte, error) {
 // Close gives back what the decoder holds.
 func (d *Decoder) Close() { d.zstd.Close() }
 
-// frameError says that a frame does not verify.
+// frameError returns the error that a frame does not verify.
 func frameError(f *index.Frame, format string, args ...any) error {
 	return failure.New(errdefs.ErrDataLoss, "the snapshot's memory is damaged; repair it with cryo pull --repair, or take a new one",
 		"decode frame at %d of segment %d: it %s", f.Offset, f.Segment, fmt.Sprintf(format, args...))

@@ -12,7 +12,7 @@ import (
 // zeroPage is compared with: the runtime's comparison is faster than any loop in Go, and the page stays in the cache.
 var zeroPage [64 << 10]byte
 
-// IsZero says whether a page, of at most 64 KiB, holds zeros only.
+// IsZero reports whether a page, of at most 64 KiB, holds zeros only.
 func IsZero(page []byte) bool { return bytes.Equal(page, zeroPage[:len(page)]) }
 
 // Keep adds the pages of a run, which stand behind those that the frame has already, to the frame: it moves them over those of zeros.

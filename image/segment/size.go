@@ -15,7 +15,7 @@ const (
 	MaxSize     = 8 << 30 // registries take blobs of 10 GB at least
 )
 
-// CheckSize says whether a window may be of size bytes.
+// CheckSize returns an error unless a window may be of size bytes.
 func CheckSize(size int64) error {
 	if size < MinSize || size > MaxSize || size&(size-1) != 0 {
 		return fmt.Errorf("cut segments: size %d is not a power of two from %d to %d: %w",
@@ -24,5 +24,5 @@ func CheckSize(size int64) error {
 	return nil
 }
 
-// Alone says whether a window of size bytes makes a segment when so many of its pages were dumped.
+// Alone reports whether a window of size bytes makes a segment when so many of its pages were dumped.
 func Alone(pages, pageSize, size int64) bool { return pages*pageSize >= size/16 }

@@ -8,11 +8,11 @@ import (
 )
 
 // Verified is a blob of a store on this host, of which the store says: its digest was right when it came in, and only root could write
-// it since. Frames out of it need not be hashed again. Nobody but package image/store may make one ([NewVerified]); a test in package
+// it since. Frames out of it need not be hashed again. Only package image/store may make one ([NewVerified]); a test in package
 // integration/direction sees to that.
 type Verified struct{ r *direct.Reader }
 
-// NewVerified takes over r, whose bytes had the digest of their blob, and which nobody but root can have written since.
+// NewVerified takes over r, whose bytes had the digest of their blob, and which only root can have written since.
 func NewVerified(r *direct.Reader) Verified { return Verified{r} }
 
 // Read implements [io.Reader].

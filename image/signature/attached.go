@@ -10,12 +10,14 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/spec/boundjson"
 )
 
 // MediaType is that of a bundle, and the artifact type of the manifest that it hangs on.
 const MediaType = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
-// Bounds of what is looked at: anybody who may write to a repository may attach signatures to what is there.
+// Bounds of what is looked at: every user who may write to a repository may attach signatures to what is there.
 const (
 	MaxAttached = 32       // signatures of a snapshot
 	MaxSize     = 64 << 10 // bytes of a manifest of one, and of a bundle
@@ -85,7 +87,7 @@ func (k *PrivateKey) Add(subject ocispec.Descriptor, have []Attached) ([]Attache
 	return []Attached{made}, err
 }
 
-// Candidate says whether a descriptor in a list of referrers, or in an index, may be that of a signature.
+// Candidate reports whether a descriptor in a list of referrers, or in an index, may be that of a signature.
 func Candidate(d ocispec.Descriptor) bool {
 	predicate, named := d.Annotations[annotationPredicate]
 	return d.ArtifactType == MediaType && d.MediaType == ocispec.MediaTypeImageManifest && (!named || predicate == predicateType)
@@ -122,16 +124,16 @@ func Subject(manifest []byte) digest.Digest {
 	var m struct {
 		Subject ocispec.Descriptor `json:"subject"`
 	}
-	if json.Unmarshal(manifest, &m) != nil {
+	if boundjson.Manifest.Unmarshal(manifest, &m) != nil {
 		return ""
 	}
 	return m.Subject.Digest
 }
 
-// parseManifest gives the bundle of a signature's manifest.
+// parseManifest returns the bundle of a signature's manifest.
 func parseManifest(data []byte, subject digest.Digest) (bundle ocispec.Descriptor, err error) {
 	var m ocispec.Manifest
-	if err := json.Unmarshal(data, &m); err != nil {
+	if err := boundjson.Small.Unmarshal(data, &m); err != nil {
 		return bundle, damagedf("read its manifest: %v", err)
 	}
 	switch {

@@ -2,9 +2,11 @@ package signature
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec/domain"
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
@@ -66,14 +68,20 @@ func (e *Error) Error() string {
 	return text
 }
 
+// ByRule returns [Rule].
+func (e *Error) ByRule() string { return Rule }
+
 // Hint says what to do next.
 func (e *Error) Hint() string {
-	const unsigned = `or, if whoever may write there is trusted without, allow its repository under [trust] in the configuration: "HOST/PATH" = "unsigned"`
+	unsigned := `or, if whoever may write there is trusted without, write under [trust.repositories] in /etc/cryo/config.toml: "HOST/PATH" = "unsigned"`
+	if repository := domain.Repository(e.Ref); repository != "" {
+		unsigned = strings.Replace(unsigned, "HOST/PATH", repository, 1)
+	}
 	switch {
 	case e.Reason == OtherDigest:
-		return "somebody has moved it there: find out who may write to the repository, and take the snapshot from where it was signed"
+		return "it was moved there: find out who may write to the repository, and take the snapshot from where it was signed"
 	case e.NoKeys:
-		return "no key counts for it yet: name files with public keys under [trust] in the configuration, " + unsigned
+		return `no key counts for it yet: have it signed, cryo sign REF --key FILE, and write under [trust] in /etc/cryo/config.toml: keys = ["PUBLIC-KEY-FILE"]; ` + unsigned
 	case e.Reason == UntrustedKey:
 		return "if that key is to be trusted, name the file with its public key under [trust] in the configuration; else sign with one that is: cryo sign REF --key FILE"
 	case e.Reason == Damaged:
@@ -82,15 +90,15 @@ func (e *Error) Hint() string {
 	return "have it signed, cryo sign REF --key FILE or cosign sign --key FILE REPOSITORY@DIGEST, and fetch the signature with cryo pull; " + unsigned
 }
 
-// Unwrap gives the kind. That of what is damaged is no matter: the snapshot itself may be whole.
+// Unwrap returns the kind. That of what is damaged is no matter: the snapshot itself may be whole.
 func (e *Error) Unwrap() error { return errdefs.ErrPermissionDenied }
 
-// keyError says that a file holds no key that can be used.
+// keyError returns the error that a file holds no key that can be used.
 func keyError(path, hint string, err error) error {
 	return failure.New(errdefs.ErrInvalidArgument, hint, "read key %s: %w", path, err)
 }
 
-// damagedf says what is wrong with a signature.
+// damagedf returns what is wrong with a signature.
 func damagedf(format string, args ...any) error {
 	return failure.New(errdefs.ErrDataLoss, "", format, args...)
 }

@@ -64,7 +64,7 @@ func readPublicKey(path string) (*PublicKey, error) {
 	return k, err
 }
 
-// readPEM gives the first block of a file, parameters of curves left out, and what comes after.
+// readPEM returns the first block of a file, parameters of curves left out, and what comes after.
 func readPEM(path string) (*pem.Block, []byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -122,7 +122,7 @@ func claimed(hint string) string {
 	return fingerprint(sum)
 }
 
-// verifies says whether sig is the key's signature of data. Of ed25519 there are two kinds: cosign makes the one with SHA-512 before it
+// verifies reports whether sig is the key's signature of data. Of ed25519 there are two kinds: cosign makes the one with SHA-512 before it
 // (ed25519ph) and checks the plain one (cosign 3.1), so that both are taken. Source: RFC 8032, 5.1.
 func (k *PublicKey) verifies(data, sig []byte) bool {
 	switch key := k.key.(type) {

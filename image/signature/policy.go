@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/cryo-project/cryo/image/spec/domain"
 )
 
 // Policy says whose signature a snapshot must have to be used.
@@ -51,7 +53,7 @@ func NewPolicy(signed bool, keys []string, prefixes map[string][]string) (*Polic
 		if r.keys, err = all(paths); err != nil {
 			return nil, err
 		}
-		p.rules[prefix] = r
+		p.rules[domain.Prefix(prefix)] = r
 	}
 	return p, nil
 }
@@ -59,7 +61,7 @@ func NewPolicy(signed bool, keys []string, prefixes map[string][]string) (*Polic
 // rule is that of a normalised reference; empty: of no repository.
 func (p *Policy) rule(ref string) rule {
 	found := p.fallback
-	for name := repository(ref); name != ""; {
+	for name := domain.Repository(ref); name != ""; {
 		if r, ok := p.rules[name]; ok {
 			found = r
 			break
@@ -74,17 +76,6 @@ func (p *Policy) rule(ref string) rule {
 		}
 	}
 	return found
-}
-
-// repository is the registry and path of a normalised reference. A registry's name is the same in upper case (RFC 4343).
-func repository(ref string) string {
-	name, _, _ := strings.Cut(ref, "@")
-	host, path, ok := strings.Cut(name, "/")
-	if !ok {
-		return "" // a digest alone
-	}
-	path, _, _ = strings.Cut(path, ":")
-	return strings.ToLower(host) + "/" + path
 }
 
 // Judge decides whether a snapshot may be used, before anything of it is parsed. It goes by these normalised references at once, where an
@@ -139,7 +130,7 @@ func (r rule) examine(ref string, d digest.Digest, all []Attached, unread error)
 	return worst
 }
 
-// one says what is wrong with a signature, nothing if it is right, and whose it is, or says that it is.
+// one returns what is wrong with a signature, nothing if it is right, and whose it is or claims to be.
 func (r rule) one(d digest.Digest, a Attached) (reason Reason, signer string, err error) {
 	if a.Err != nil {
 		return Damaged, "", a.Err
@@ -182,10 +173,10 @@ func (b *bundle) by(keys []*PublicKey) *PublicKey {
 	return nil
 }
 
-// Signer is who has signed a snapshot.
+// Signer is a signer of a snapshot.
 type Signer struct {
 	Key      string `json:"key,omitempty"`  // fingerprint; empty if the signature names none
-	File     string `json:"file,omitempty"` // of the configuration, whose key it is; empty: none is, so nobody knows whether Key is true
+	File     string `json:"file,omitempty"` // of the configuration, whose key it is; empty: none is, so it is not known whether Key is true
 	Problem  Reason `json:"problem,omitempty"`
 	Accepted bool   `json:"accepted"` // the key counts for this snapshot's repository
 }
@@ -216,7 +207,7 @@ func (p *Policy) Signers(refs []string, d digest.Digest, all []Attached) []Signe
 	return signers
 }
 
-// SignedBy says whether one of the signatures is of this key and of d.
+// SignedBy reports whether one of the signatures is of this key and of d.
 func (k *PublicKey) SignedBy(d digest.Digest, all []Attached) bool {
 	for _, a := range all {
 		if reason, _, _ := (rule{keys: []*PublicKey{k}}).one(d, a); reason == "" {

@@ -25,6 +25,7 @@ func TestPolicy(t *testing.T) {
 		"registry.example/scratch":     none,
 		"registry.example/scratch/not": {ourPub},
 		"localhost":                    none,
+		"index.docker.io:443/team":     {teamPub},
 	}
 	for _, test := range []struct {
 		name    string
@@ -52,6 +53,9 @@ func TestPolicy(t *testing.T) {
 		{"the most telling of many", true, false, "docker.io/library/a:1", []Attached{damaged, sign(t, ours, other), sign(t, foreign, d)}, nil, OtherDigest, ""},
 		{"prefix", false, false, "registry.example/app:1", []Attached{sign(t, team, d)}, nil, "", ""},
 		{"prefix, in upper case", false, false, "Registry.Example/app:1", []Attached{sign(t, ours, d)}, nil, UntrustedKey, ""},
+		{"prefix, with the usual port", false, false, "registry.example:443/app:1", nil, nil, Unsigned, ""},
+		{"prefix, with another port", false, false, "registry.example:5000/app:1", nil, nil, "", Unsigned},
+		{"Docker's registry by another name", false, false, "registry-1.docker.io/team/app:1", nil, nil, Unsigned, ""},
 		{"prefix, key of the default", false, false, "registry.example/app@" + d.String(), []Attached{sign(t, ours, d)}, nil, UntrustedKey, ""},
 		{"prefix, unsigned", false, false, "registry.example/app:1", nil, nil, Unsigned, ""},
 		{"no border of components", true, false, "registry.example.org/app:1", []Attached{sign(t, team, d)}, nil, UntrustedKey, ""},

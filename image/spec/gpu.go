@@ -37,7 +37,7 @@ type GPU struct {
 	// Forced are rules that spoke against the checkpoint and were overridden: the restore may fail.
 	Forced  []string   `json:"forced,omitempty"`
 	Seconds GPUSeconds `json:"seconds"`
-	// Library is what the container was given to hand device memory over, with the engine keeper. Whoever restores must have the same.
+	// Library is what the container was given to hand device memory over, with the engine keeper. The host that restores must have the same.
 	Library *GPULibrary `json:"library,omitempty"`
 }
 
@@ -63,7 +63,7 @@ type GPUProcess struct {
 	Command string   `json:"command"`
 	Memory  int64    `json:"memory"`  // bytes on its devices, Pieces included
 	Devices []string `json:"devices"` // their UUIDs
-	// Pieces are the device memory that it has handed over, by ascending address. Who sends or loads them numbers those of all processes, in
+	// Pieces are the device memory that it has handed over, by ascending address. The sender or loader of them numbers those of all processes, in
 	// the order of the snapshot, from 0.
 	Pieces []GPUPiece `json:"pieces,omitempty"`
 	// Fallback says why it has handed nothing over, with the engine keeper: the driver has saved all that it had.

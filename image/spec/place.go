@@ -12,7 +12,7 @@ type HostGPU struct {
 	Free int64 // bytes
 }
 
-// Place gives for each GPU of a snapshot the one of a container that takes its place: the one whose UUID is wanted for its own, else the next that is not
+// Place returns for each GPU of a snapshot the one of a container that takes its place: the one whose UUID is wanted for its own, else the next that is not
 // wanted. Those left over come last; where there are too few, the result is shorter than old. What is wanted for GPUs that the snapshot
 // does not have counts for nothing. The error says which GPU the container does not get, or not twice.
 func Place[D any](old []GPUDevice, container []D, uuid func(D) string, wanted map[string]string) (places []D, err error) {
@@ -47,7 +47,7 @@ func Place[D any](old []GPUDevice, container []D, uuid func(D) string, wanted ma
 	return append(places, left...), nil
 }
 
-// Need gives the memory, in bytes, that is wanted on each device, in the order of Devices, and in all. What a process held
+// Need returns the memory, in bytes, that is wanted on each device, in the order of Devices, and in all. What a process held
 // on several devices may be in the sum only, but for its pieces.
 func (g *GPU) Need() (each []int64, all int64) {
 	each = make([]int64, len(g.Devices))

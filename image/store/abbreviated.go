@@ -16,7 +16,7 @@ import (
 // abbreviation is the beginning of a digest, as Docker takes it. What is shorter is a name more likely.
 var abbreviation = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:sha256:)?([0-9a-f]{4,63})$`) })
 
-// Expand gives the digest of the tagged manifest that ref is the beginning of, with or without "sha256:". What the store has by the name ref,
+// Expand returns the digest of the tagged manifest that ref is the beginning of, with or without "sha256:". What the store has by the name ref,
 // and what is no such beginning, is given back as it is. More than one is an InvalidArgument.
 func (s *Store) Expand(ctx context.Context, ref string) (string, error) {
 	parts := abbreviation().FindStringSubmatch(ref)
@@ -25,7 +25,7 @@ func (s *Store) Expand(ctx context.Context, ref string) (string, error) {
 	}
 	var unknown *UnknownRefError
 	if _, err := s.Resolve(ctx, ref); !errors.As(err, &unknown) {
-		return ref, nil // who uses it meets the error, if there is one
+		return ref, nil // its user meets the error, if there is one
 	}
 	tags, err := s.Tags(ctx)
 	if err != nil {

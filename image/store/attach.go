@@ -15,7 +15,7 @@ import (
 	"github.com/cryo-project/cryo/image/signature"
 )
 
-// Attach keeps signatures for as long as what they have signed is in the store. Whoever calls it has an [Operation] open. Damaged ones are left out.
+// Attach keeps signatures for as long as what they have signed is in the store. The caller has an [Operation] open. Damaged ones are left out.
 func (s *Store) Attach(ctx context.Context, all []signature.Attached) error {
 	var entries []ocispec.Descriptor
 	for _, a := range all {
@@ -64,14 +64,14 @@ func (s *Store) Sign(ctx context.Context, subject ocispec.Descriptor, key *signa
 	return len(made) == 0, s.Attach(ctx, made)
 }
 
-// attached says whether an entry of index.json is that of a signature: it has no name, and is kept for its subject's sake.
+// attached reports whether an entry of index.json is that of a signature: it has no name, and is kept for its subject's sake.
 func attached(d ocispec.Descriptor) bool {
 	return d.Annotations[ocispec.AnnotationRefName] == "" && signature.Candidate(d)
 }
 
 // Signatures are those that the store keeps of a manifest, at most [signature.MaxAttached].
 func (s *Store) Signatures(ctx context.Context, subject digest.Digest) ([]signature.Attached, error) {
-	i, err := s.readIndex()
+	i, err := s.readIndex(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +91,7 @@ func SignaturesIn(ctx context.Context, i ocispec.Index, subject digest.Digest, s
 		seen[d.Digest] = true
 		data, err := fetch(ctx, d, signature.MaxSize)
 		if errdefs.IsDataLoss(err) || errdefs.IsNotFound(err) || err == nil && signature.Subject(data) != subject {
-			continue // nobody knows of what a damaged one is
+			continue // it is not known of what a damaged one is
 		}
 		var a signature.Attached
 		if err == nil {

@@ -22,7 +22,7 @@ import (
 
 func (s *Store) blobPath(d digest.Digest) string { return filepath.Join(s.blobs(), d.Encoded()) }
 
-// Exists says whether the store has the blob, with the size that the descriptor gives, and not damaged as far as is known.
+// Exists reports whether the store has the blob, with the size that the descriptor gives, and not damaged as far as is known.
 func (s *Store) Exists(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	if err := checkDescriptor(d); err != nil {
 		return false, &CorruptError{What: "descriptor", Err: err}
@@ -69,7 +69,7 @@ func (s *Store) Passed(d ocispec.Descriptor, f *os.File) (io.ReadCloser, error) 
 	return s.opened(f, d)
 }
 
-// opened gives what reads the blob that f is.
+// opened returns what reads the blob that f is.
 func (s *Store) opened(f *os.File, d ocispec.Descriptor) (io.ReadCloser, error) {
 	i, err := f.Stat()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/cryo-project/cryo/image/direct"
 )
 
-// Cache reads blobs, so that the kernel has them in its page cache: who reads them next does not wait for the disk. Nothing is verified. The progress, as "read", is in bytes.
+// Cache reads blobs, so that the kernel has them in its page cache: the next reader does not wait for the disk. Nothing is verified. The progress, as "read", is in bytes.
 func (s *Store) Cache(ctx context.Context, blobs []ocispec.Descriptor, p image.Progress) error {
 	var total int64
 	for _, d := range blobs {

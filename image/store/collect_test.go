@@ -38,12 +38,12 @@ func TestRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := storetest.Count(t, s)
-	if freed, err := s.Remove(ctx, "b"); err != nil || freed != 0 || storetest.Count(t, s) != all {
-		t.Errorf("removing one of two names: %d, %v", freed, err)
+	if r, err := s.Remove(ctx, "b"); err != nil || r.Freed != 0 || storetest.Count(t, s) != all {
+		t.Errorf("removing one of two names: %d, %v", r.Freed, err)
 	}
-	freed, err := s.Remove(ctx, "a")
-	if err != nil || freed < 64<<10 || freed > 128<<10 {
-		t.Errorf("freed %d, %v; want segment 3 and what is small", freed, err)
+	r, err := s.Remove(ctx, "a")
+	if freed := r.Freed; err != nil || freed < 64<<10 || freed > 128<<10 {
+		t.Errorf("freed %d, %v; want segment 3 and what is small", r.Freed, err)
 	}
 	if err := storetest.Check(ctx, s); err != nil {
 		t.Error(err)
@@ -74,8 +74,8 @@ func TestOperationsKeepBlobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := storetest.Count(t, s)
-	if freed, err := s.Remove(ctx, "a"); err != nil || freed != 0 || storetest.Count(t, s) != n {
-		t.Errorf("freed %d, %v while an operation runs", freed, err)
+	if r, err := s.Remove(ctx, "a"); err != nil || r.Freed != 0 || storetest.Count(t, s) != n {
+		t.Errorf("freed %d, %v while an operation runs", r.Freed, err)
 	}
 	op2, err := s.Begin(ctx)
 	if err != nil {
@@ -148,20 +148,73 @@ func TestCollectFollowsWhatOthersWrote(t *testing.T) {
 	}
 }
 
-func TestCollectStopsAtDamage(t *testing.T) {
-	s, ctx := storetest.Open(t), t.Context()
-	a := storetest.MustPut(t, s, "a", storetest.Spec{Seed: 1, Segments: []uint64{1}})
-	storetest.MustPut(t, s, "b", storetest.Spec{Seed: 2})
-	path := filepath.Join(s.Layout(), "blobs", "sha256", a.Digest.Encoded())
-	data, _ := os.ReadFile(path)
-	data[100] ^= 1
-	os.WriteFile(path, data, 0o600)
-	n := storetest.Count(t, s)
-	if _, err := s.Remove(ctx, "b"); !errdefs.IsDataLoss(err) || storetest.Count(t, s) != n {
-		t.Errorf("Remove: %v", err)
-	}
-	if _, err := s.Remove(ctx, "a"); err != nil || storetest.Count(t, s) != 0 {
-		t.Errorf("removing the damaged one: %v", err)
+// TestUnreadableManifest: where a manifest is damaged or gone, no command takes what it needs, all others work, and what it is is said.
+func TestUnreadableManifest(t *testing.T) {
+	for name, harm := range map[string]func(string) error{
+		"damaged": func(path string) error {
+			data, err := os.ReadFile(path)
+			if err == nil {
+				data[100] ^= 1
+				err = os.WriteFile(path, data, 0o600)
+			}
+			return err
+		},
+		"cut":  func(path string) error { return os.Truncate(path, 10) },
+		"gone": os.Remove,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, ctx := storetest.Open(t), t.Context()
+			a := storetest.MustPut(t, s, "a:1", storetest.Spec{Seed: 1, Segments: []uint64{1}})
+			storetest.MustPut(t, s, "b:1", storetest.Spec{Seed: 2, Segments: []uint64{2}})
+			path := filepath.Join(s.Layout(), "blobs", "sha256", a.Digest.Encoded())
+			whole, err := os.ReadFile(path)
+			if err == nil {
+				err = harm(path)
+			}
+			if err == nil {
+				err = os.WriteFile(filepath.Join(s.Root(), "partial", a.Digest.Encoded()[1:]+"0"), make([]byte, 1<<20), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := storetest.Count(t, s)
+			would, err := s.Prunable(ctx)
+			if err != nil || would.Unneeded.Files != 0 || would.Partial.Files != 1 || len(would.Unreadable) != 1 || would.Busy {
+				t.Errorf("would prune %+v, %v", would, err)
+			}
+			p, err := s.Prune(ctx)
+			if err != nil || storetest.Count(t, s) != n || p.Partial.Files != 1 || p.Busy {
+				t.Errorf("pruned %+v, %v, %d blobs of %d", p, err, storetest.Count(t, s), n)
+			}
+			if len(p.Unreadable) != 1 || p.Unreadable[0].Ref != "docker.io/library/a:1" || p.Unreadable[0].Digest != a.Digest {
+				t.Errorf("unreadable are %v", p.Unreadable)
+			}
+			r, err := s.Remove(ctx, "b:1")
+			if err != nil || r.Freed != 0 || len(r.Unreadable) != 1 || storetest.Count(t, s) != n {
+				t.Errorf("removed %+v, %v, %d blobs of %d", r, err, storetest.Count(t, s), n)
+			}
+			// What waited goes when the manifest is there again.
+			if err := os.WriteFile(path, whole, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			op, err := s.Begin(ctx)
+			if err == nil {
+				err = op.Close()
+			}
+			if left := storetest.Count(t, s); err != nil || left != 5 {
+				t.Errorf("%v, %d blobs left, want those of a:1", err, left)
+			}
+			if err := storetest.Check(ctx, s); err != nil {
+				t.Error(err)
+			}
+			// And when it is given up.
+			if err := harm(path); err != nil {
+				t.Fatal(err)
+			}
+			if r, err := s.Remove(ctx, "a:1"); err != nil || len(r.Unreadable) > 0 || storetest.Count(t, s) != 0 {
+				t.Errorf("removed %+v, %v, %d blobs left", r, err, storetest.Count(t, s))
+			}
+		})
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// InvalidRef says that a name is not a reference, or not one that can be used.
+// InvalidRef returns the error that a name is not a reference, or not one that can be used.
 func InvalidRef(ref string, err error) error {
 	return failure.New(errdefs.ErrInvalidArgument, "write it as [HOST[:PORT]/]NAME[:TAG] or NAME@sha256:DIGEST, in lower case, such as registry.example/team/app:1",
 		"parse reference %q: %w", ref, err)
@@ -21,7 +21,8 @@ func InvalidRef(ref string, err error) error {
 
 // UnknownRefError says that the store has no such tag or digest. It is an errdefs.ErrNotFound.
 type UnknownRefError struct {
-	Ref string
+	Ref  string
+	Lost bool // the index was rebuilt from blobs, and some snapshots have a [LostName]
 }
 
 func (e *UnknownRefError) Error() string {
@@ -29,8 +30,11 @@ func (e *UnknownRefError) Error() string {
 }
 func (e *UnknownRefError) Unwrap() error { return errdefs.ErrNotFound }
 
-// Hint says how to find or get it.
+// Hint returns how to find or get it.
 func (e *UnknownRefError) Hint() string {
+	if e.Lost {
+		return "the index of the store was damaged and its names are lost: `cryo ls` lists the snapshots as " + LostName + ", `cryo inspect` shows what they are of, `cryo tag` names them again"
+	}
 	return "`cryo ls` lists what is there, `cryo pull` fetches from a registry"
 }
 
@@ -48,7 +52,7 @@ func (e *MissingError) Error() string {
 }
 func (e *MissingError) Unwrap() error { return errdefs.ErrNotFound }
 
-// Hint says how to get it.
+// Hint returns how to get it.
 func (e *MissingError) Hint() string {
 	return "`cryo pull` the snapshot again: only what is missing is fetched"
 }
@@ -62,12 +66,18 @@ type CorruptError struct {
 func (e *CorruptError) Error() string   { return fmt.Sprintf("%s is damaged: %v", e.What, e.Err) }
 func (e *CorruptError) Unwrap() []error { return []error{errdefs.ErrDataLoss, e.Err} }
 
-// Hint says how to mend it.
+// Hint returns how to mend it.
 func (e *CorruptError) Hint() string {
 	return "`cryo pull --repair` the snapshot, or take a new one; check the disk and the source it came from"
 }
 
-// notSnapshot says that a manifest is fine and something else than a snapshot.
+// damagedIndex returns the error that index.json cannot be read, which has the names of all snapshots. Its kind is DataLoss.
+func damagedIndex(path string, err error) error {
+	return failure.New(errdefs.ErrDataLoss, "the blobs are kept: `cryo prune` rebuilds the file from them; where that fails as well, put a copy of the file back or use another store with --root",
+		"%w", &CorruptError{What: path, Err: err})
+}
+
+// notSnapshot returns the error that a manifest is fine and something else than a snapshot.
 func notSnapshot(ref, mediaType, artifactType string) error {
 	is := mediaType
 	switch {
@@ -90,12 +100,12 @@ func (e *DiskFullError) Error() string {
 }
 func (e *DiskFullError) Unwrap() []error { return []error{errdefs.ErrResourceExhausted, e.Err} }
 
-// Hint says how to make room.
+// Hint returns how to make room.
 func (e *DiskFullError) Hint() string {
-	return "see what takes it with `cryo df`, remove snapshots with `cryo rm` and what nobody needs with `cryo prune`, or use another file system with --root"
+	return "see what takes it with `cryo df`, remove snapshots with `cryo rm` and what is not needed with `cryo prune`, or use another file system with --root"
 }
 
-// mapError gives errors of the operating system the kind that they have for users.
+// mapError adds to errors of the operating system the kind that they have for users.
 func mapError(root string, err error) error {
 	switch {
 	case errors.As(err, new(*DiskFullError)), errors.As(err, new(*failure.Error)): // it has one

@@ -37,6 +37,26 @@ func lockFile(ctx context.Context, path string, mode int) (*os.File, error) {
 	return f, nil
 }
 
+// lockReading is lockFile for a process that only reads the store. On a file system that is mounted read-only it takes the lock of the file as it is; no file: there is none, and
+// nothing was collected.
+func lockReading(ctx context.Context, path string) (*os.File, error) {
+	f, err := lockFile(ctx, path, unix.LOCK_SH)
+	if !errors.Is(err, unix.EROFS) {
+		return f, err
+	}
+	if f, err = os.Open(path); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return nil, err
+	}
+	if err := Lock(ctx, f, unix.LOCK_SH); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
 // Lock takes the flock of an open file or directory, unix.LOCK_EX or unix.LOCK_SH, waiting as long as ctx allows. It polls: a blocked flock(2) could not be cancelled.
 func Lock(ctx context.Context, f *os.File, mode int) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
@@ -69,7 +89,7 @@ func TryLock(f *os.File, mode int) (bool, error) {
 	}
 }
 
-// Still says whether path names the file that f has open: it may have been swept between open and flock.
+// Still reports whether path names the file that f has open: it may have been swept between open and flock.
 func Still(f *os.File, path string) bool {
 	a, err := f.Stat()
 	if err != nil {
@@ -79,7 +99,7 @@ func Still(f *os.File, path string) bool {
 	return err == nil && os.SameFile(a, b)
 }
 
-// createTemp makes a new file in dir that nobody sweeps while it is open.
+// createTemp makes a new file in dir that is not swept while it is open.
 func createTemp(dir, prefix string) (*os.File, error) {
 	for {
 		f, err := os.CreateTemp(dir, prefix)
@@ -101,7 +121,7 @@ func createTemp(dir, prefix string) (*os.File, error) {
 // all is for [sweepFiles].
 func all(fs.FileInfo) bool { return true }
 
-// sweepFiles removes the files in dir that nobody has locked and of which over is true.
+// sweepFiles removes the files in dir that no process has locked and of which over is true.
 func sweepFiles(dir string, over func(fs.FileInfo) bool) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -156,7 +176,7 @@ func Bytes(data []byte) func(io.Writer) error {
 	}
 }
 
-// dropAborted removes what ReplaceFile left of path where it was killed. Nobody may be replacing path meanwhile.
+// dropAborted removes what ReplaceFile left of path where it was killed. path must not be replaced meanwhile.
 func dropAborted(path string) {
 	left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"-*")) // the pattern is well formed
 	for _, l := range left {

@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/boundjson"
 )
 
 const (
@@ -34,7 +38,7 @@ func ParseIndex(data []byte) (ocispec.Index, error) {
 	if len(data) > maxIndex {
 		return i, fmt.Errorf("larger than %d bytes", maxIndex)
 	}
-	if err := unmarshal(data, &i); err != nil {
+	if err := boundjson.Layout.Unmarshal(data, &i); err != nil {
 		return i, err
 	}
 	if i.SchemaVersion != 2 {
@@ -51,33 +55,63 @@ func ParseIndex(data []byte) (ocispec.Index, error) {
 	return i, nil
 }
 
-// readIndex needs no lock: index.json is only ever replaced as a whole.
-func (s *Store) readIndex() (ocispec.Index, error) {
-	path := filepath.Join(s.Layout(), ocispec.ImageIndexFile)
-	data, err := readLimited(path, maxIndex)
-	if errors.Is(err, fs.ErrNotExist) {
-		return ocispec.Index{}, &CorruptError{What: path, Err: err}
+// readIndex needs no lock: index.json is only ever replaced as a whole. Where it is damaged or gone, its backup is read, which is as new unless another program has written
+// index.json. Where both are, the index is what [Store.rebuiltFromBlobs] returns.
+func (s *Store) readIndex(ctx context.Context) (ocispec.Index, error) {
+	i, _, err := s.readOrRebuild(ctx)
+	return i, err
+}
+
+// readOrRebuild reports whether the index is another than that of index.json.
+func (s *Store) readOrRebuild(ctx context.Context) (_ ocispec.Index, other bool, _ error) {
+	i, err := s.readIndexFile(filepath.Join(s.Layout(), ocispec.ImageIndexFile))
+	if err == nil || !errors.As(err, new(*CorruptError)) {
+		return i, false, err
+	}
+	old, backup := s.readIndexFile(s.indexBackup())
+	switch {
+	case backup == nil:
+		i, err = s.rebuilt(ctx, old)
+	case errors.As(backup, new(*CorruptError)):
+		i, err = s.rebuiltFromBlobs(ctx)
+	default:
+		return i, false, backup
 	}
 	if err != nil {
+		return i, false, fmt.Errorf("rebuild the index: %w", err)
+	}
+	return i, true, nil
+}
+
+func (s *Store) readIndexFile(path string) (ocispec.Index, error) {
+	data, err := readLimited(path, maxIndex)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EIO) {
+		return ocispec.Index{}, damagedIndex(path, err)
+	}
+	if err != nil && !errors.As(err, new(*CorruptError)) {
 		return ocispec.Index{}, fmt.Errorf("read index: %w", mapError(s.root, err))
 	}
-	i, err := ParseIndex(data)
+	var i ocispec.Index
+	if err == nil {
+		i, err = ParseIndex(data)
+	}
 	if err != nil {
-		return ocispec.Index{}, &CorruptError{What: path, Err: err}
+		return ocispec.Index{}, damagedIndex(path, err)
 	}
 	return i, nil
 }
 
-// writeIndex replaces index.json; the index lock must be held.
+// writeIndex replaces index.json; the index lock must be held. Its backup comes first, since it names what is there already, or no longer what is to go.
 func (s *Store) writeIndex(i ocispec.Index) error {
 	data, err := json.Marshal(i)
 	if err != nil {
 		return fmt.Errorf("encode index: %w", err)
 	}
-	path := filepath.Join(s.Layout(), ocispec.ImageIndexFile)
-	dropAborted(path)
-	if err := ReplaceFile(path, Bytes(data)); err != nil {
-		return fmt.Errorf("write index: %w", mapError(s.root, err))
+	for _, path := range []string{s.indexBackup(), filepath.Join(s.Layout(), ocispec.ImageIndexFile)} {
+		dropAborted(path)
+		if err := ReplaceFile(path, Bytes(data)); err != nil {
+			return fmt.Errorf("write index: %w", mapError(s.root, err))
+		}
 	}
 	return nil
 }
@@ -100,9 +134,49 @@ func (s *Store) withIndex(ctx context.Context, do func(ocispec.Index) error) err
 		return mapError(s.root, err)
 	}
 	defer unlock()
-	i, err := s.readIndex()
+	i, other, err := s.readOrRebuild(ctx)
 	if err != nil {
 		return err
 	}
+	if other {
+		if err := s.writeIndex(i); err != nil {
+			return err
+		}
+	}
 	return do(i)
+}
+
+// CheckWritable reports whether the index can be read and replaced, for an operation that writes it only at its end. It rebuilds a damaged one.
+func (s *Store) CheckWritable(ctx context.Context) error {
+	return s.withIndex(ctx, func(ocispec.Index) error {
+		for _, path := range []string{s.indexBackup(), filepath.Join(s.Layout(), ocispec.ImageIndexFile)} {
+			f, err := os.OpenFile(path, os.O_RDWR, 0) // not if it is immutable
+			if err == nil {
+				f.Close()
+			} else if errors.Is(err, fs.ErrNotExist) {
+				err = nil // of a store that an earlier version made
+			}
+			if err == nil {
+				err = writable(filepath.Dir(path))
+			}
+			if err != nil {
+				return fmt.Errorf("write the index: %w", mapError(s.root, err))
+			}
+		}
+		return nil
+	})
+}
+
+// writable returns an error unless a file can be made in dir. The one that it makes has no name, and goes with this process, also where that is killed.
+func writable(dir string) error {
+	fd, err := unix.Open(dir, unix.O_TMPFILE|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) { // the file system has no files without a name
+		err = unix.Access(dir, unix.W_OK)
+	} else if err == nil {
+		err = unix.Close(fd)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "write", Path: dir, Err: err}
+	}
+	return nil
 }

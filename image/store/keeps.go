@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keeps says whether only root can have written a blob since it came into the store: by the file, or by putting another in its place.
+// keeps reports whether only root can have written a blob since it came into the store: by the file, or by putting another in its place.
 func (s *Store) keeps(blob fs.FileInfo) bool {
 	if !roots(blob) || blob.Mode().Perm()&0o022 != 0 {
 		return false
@@ -39,14 +39,14 @@ var locals = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUP
 
 const zfsMagic = 0x2fc12fc1 // ZFS_SUPER_MAGIC of OpenZFS
 
-// local says whether a file is on one of them.
+// local reports whether a file is on one of them.
 func local(f *os.File) bool {
 	var s unix.Statfs_t
 	err := unix.Fstatfs(int(f.Fd()), &s)
 	return err == nil && slices.Contains(locals, int64(s.Type))
 }
 
-// roots says whether root owns a file.
+// roots reports whether root owns a file.
 func roots(i fs.FileInfo) bool {
 	sys, ok := i.Sys().(*syscall.Stat_t)
 	return ok && sys.Uid == 0

@@ -1,9 +1,7 @@
 package store
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +11,7 @@ import (
 	"oras.land/oras-go/v2/content"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/boundjson"
 )
 
 // Limits of what is read into memory or trusted to be fetched.
@@ -88,7 +87,7 @@ func ParseSnapshot(ref string, d ocispec.Descriptor, data []byte) (ocispec.Manif
 	if d.MediaType != ocispec.MediaTypeImageManifest {
 		return m, notSnapshot(ref, d.MediaType, "")
 	}
-	if err := unmarshal(data, &m); err != nil {
+	if err := boundjson.Manifest.Unmarshal(data, &m); err != nil {
 		return m, &CorruptError{What: "manifest of " + ref, Err: err}
 	}
 	if m.MediaType != "" && m.MediaType != d.MediaType {
@@ -136,7 +135,7 @@ func ParseRunnable(ref string, d ocispec.Descriptor, data []byte) (snapshot ocis
 		return &CorruptError{What: "index of " + ref, Err: fmt.Errorf(format, args...)}
 	}
 	var i ocispec.Index
-	if err := unmarshal(data, &i); err != nil {
+	if err := boundjson.Manifest.Unmarshal(data, &i); err != nil {
 		return snapshot, nil, corrupt("%w", err)
 	}
 	if i.MediaType != "" && i.MediaType != d.MediaType {
@@ -168,7 +167,7 @@ func ParseRunnable(ref string, d ocispec.Descriptor, data []byte) (snapshot ocis
 	return snapshot, i.Manifests, nil
 }
 
-// IsIndex says whether a media type is one of an index.
+// IsIndex reports whether a media type is one of an index.
 func IsIndex(mediaType string) bool {
 	return mediaType == ocispec.MediaTypeImageIndex || mediaType == dockerList
 }
@@ -190,18 +189,6 @@ func checkManifest(m ocispec.Manifest) error {
 	return nil
 }
 
-// unmarshal decodes one JSON value and nothing after it.
-func unmarshal(data []byte, v any) error {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if err := dec.Decode(v); err != nil {
-		return err
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("bytes after the JSON value")
-	}
-	return nil
-}
-
 // successors lists what the manifest or index d needs: nothing for any other blob. The subject is not needed, but is kept
 // where the store has it: optional says so.
 func successors(d ocispec.Descriptor, data []byte) (needed, optional []ocispec.Descriptor, err error) {
@@ -209,13 +196,13 @@ func successors(d ocispec.Descriptor, data []byte) (needed, optional []ocispec.D
 	switch d.MediaType {
 	case ocispec.MediaTypeImageManifest, dockerManifest:
 		var m ocispec.Manifest
-		if err := unmarshal(data, &m); err != nil {
+		if err := boundjson.Manifest.Unmarshal(data, &m); err != nil {
 			return nil, nil, err
 		}
 		needed, subject = append([]ocispec.Descriptor{m.Config}, m.Layers...), m.Subject
 	case ocispec.MediaTypeImageIndex, dockerList:
 		var i ocispec.Index
-		if err := unmarshal(data, &i); err != nil {
+		if err := boundjson.Manifest.Unmarshal(data, &i); err != nil {
 			return nil, nil, err
 		}
 		needed, subject = i.Manifests, i.Subject
@@ -231,7 +218,7 @@ func successors(d ocispec.Descriptor, data []byte) (needed, optional []ocispec.D
 	return needed, optional, nil
 }
 
-// IsManifest says whether a media type is one of a manifest or index.
+// IsManifest reports whether a media type is one of a manifest or index.
 func IsManifest(mediaType string) bool {
 	switch mediaType {
 	case ocispec.MediaTypeImageManifest, ocispec.MediaTypeImageIndex, dockerManifest, dockerList:

@@ -100,11 +100,11 @@ func hashFile(ctx context.Context, f *direct.File, h hash.Hash, off *int64) erro
 	}
 }
 
-// Defer has what is written from here on be hashed by Verify, which reads it back, until Reset: who reads it as it comes verifies that by itself, and nothing
+// Defer has what is written from here on be hashed by Verify, which reads it back, until Reset: its reader verifies it as it comes, and nothing
 // else takes cores from them.
 func (p *Partial) Defer() { p.defers = true }
 
-// ThroughCache has what is written from here on go through the page cache: somebody reads it soon, and the kernel writes it to the disk when it likes, or Place does.
+// ThroughCache has what is written from here on go through the page cache: it is read soon, and the kernel writes it to the disk when it likes, or Place does.
 func (p *Partial) ThroughCache() { p.cached = true }
 
 // Offset is how many bytes are there.
@@ -153,7 +153,7 @@ func (p *Partial) Reset() error {
 	return nil
 }
 
-// Verify says whether the blob is there. Where it is another all of it is dropped and the error is a [*CorruptError].
+// Verify returns an error unless the blob is there. Where it is another all of it is dropped and the error is a [*CorruptError].
 func (p *Partial) Verify(ctx context.Context) error {
 	if p.off != p.d.Size {
 		return &CorruptError{What: "blob " + p.d.Digest.String(), Err: fmt.Errorf("%d of its %d bytes", p.off, p.d.Size)}
@@ -172,7 +172,7 @@ func (p *Partial) Verify(ctx context.Context) error {
 	return nil
 }
 
-// right says whether what is hashed is the blob.
+// right reports whether what is hashed is the blob.
 func (p *Partial) right() bool {
 	return p.hashed == p.d.Size && p.off == p.d.Size && digest.NewDigest(digest.SHA256, p.h) == p.d.Digest
 }
@@ -242,7 +242,7 @@ func (p *Partial) Close() error {
 	return p.file.Close()
 }
 
-// DropPartial removes an interrupted download that nobody works on.
+// DropPartial removes an interrupted download that no process works on.
 func (s *Store) DropPartial(d ocispec.Descriptor) error {
 	if err := checkDescriptor(d); err != nil {
 		return &CorruptError{What: "descriptor", Err: err}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/spec/boundjson"
 )
 
 // Prewarmed is the record of a snapshot that is prewarmed. It counts while its name is that of the snapshot in the store.
@@ -91,7 +93,7 @@ func (s *Store) RemovePrewarmed(ctx context.Context, d digest.Digest) error {
 	return err
 }
 
-// changePrewarmed gives change what is prewarmed, and removes what it returns. Nobody else changes records or names meanwhile.
+// changePrewarmed calls change with what is prewarmed, and removes what that returns. No other process changes records or names meanwhile.
 func (s *Store) changePrewarmed(ctx context.Context, change func(all []Prewarmed) (gone []Prewarmed, err error)) error {
 	return s.withIndex(ctx, func(i ocispec.Index) error {
 		all, err := s.readPrewarmed(i)
@@ -136,7 +138,7 @@ func (s *Store) readPrewarmed(i ocispec.Index) (all []Prewarmed, err error) {
 		var p Prewarmed
 		data, err := os.ReadFile(path)
 		if err == nil {
-			err = json.Unmarshal(data, &p)
+			err = boundjson.Small.Unmarshal(data, &p)
 		}
 		info, statErr := e.Info()
 		if err != nil || statErr != nil || !slices.ContainsFunc(i.Manifests, func(d ocispec.Descriptor) bool { return d.Digest == p.Digest && matches(d, p.Reference) }) {

@@ -37,7 +37,7 @@ const (
 	library = "library/"
 )
 
-// Normalize gives a reference its full form as Docker does: app becomes docker.io/library/app:latest. A name with both tag
+// Normalize returns the full form of a reference, as Docker does: app becomes docker.io/library/app:latest. A name with both tag
 // and digest loses the tag. A digest alone (sha256:...) stays as it is.
 func Normalize(ref string) (string, error) {
 	if len(ref) > maxRef {
@@ -58,7 +58,11 @@ func normalize(ref string) (string, error) {
 		return "", errors.New("64 hexadecimal digits are a digest's and no name")
 	}
 	registry, rest := splitRegistry(ref)
-	if name, _, _ := strings.Cut(rest, ":"); strings.ToLower(name) != name {
+	given := rest
+	if !strings.HasSuffix(ref, rest) { // its owner is ours
+		given = strings.TrimPrefix(rest, library)
+	}
+	if name, _, _ := strings.Cut(given, ":"); strings.ToLower(name) != name {
 		return "", fmt.Errorf("name %s must be lower case", name)
 	}
 	parts := grammar().FindStringSubmatch(registry + "/" + rest)
@@ -85,7 +89,7 @@ func normalize(ref string) (string, error) {
 	return name + ":latest", nil
 }
 
-// splitRegistry gives a name its registry, and one of Docker's its owner. What comes before the first slash is a registry if no
+// splitRegistry returns the registry of a name, and the rest, to which one of Docker's gets its owner. What comes before the first slash is a registry if no
 // owner could be called so.
 func splitRegistry(ref string) (registry, rest string) {
 	first, after, slash := strings.Cut(ref, "/")
@@ -105,7 +109,7 @@ func splitRegistry(ref string) (registry, rest string) {
 	return registry, rest
 }
 
-// Familiar gives a normalised reference the short form that Docker shows, unless that would name something else: without its
+// Familiar returns the short form of a normalised reference that Docker shows, unless that would name something else: without its
 // registry, docker.io/localhost/app:1 is of another one, and docker.io/library/sha256:... may be a digest.
 func Familiar(ref string) string {
 	short, ours := strings.CutPrefix(ref, hub+"/")
@@ -121,14 +125,14 @@ func Familiar(ref string) string {
 	return short
 }
 
-// NamesRegistry says whether a reference says in which registry it is. Without, Docker's is meant.
+// NamesRegistry reports whether a reference says in which registry it is. Without, Docker's is meant.
 func NamesRegistry(ref string) bool {
 	first, _, slash := strings.Cut(ref, "/")
 	full, err := Normalize(ref)
 	return err == nil && slash && (first == oldHub || strings.HasPrefix(full, first+"/"))
 }
 
-// bareDigest says whether ref is a sha256 digest and nothing else.
+// bareDigest reports whether ref is a sha256 digest and nothing else.
 func bareDigest(ref string) (digest.Digest, bool) {
 	d := digest.Digest(ref)
 	return d, checkDigest(d) == nil

@@ -11,9 +11,11 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 	"oras.land/oras-go/v2/content"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/boundjson"
 )
 
 var (
@@ -27,7 +29,7 @@ type Store struct {
 	partialAge time.Duration // how long an interrupted download is kept for its next attempt
 }
 
-// Open opens the store under root, such as /var/lib/cryo, and creates it (directories 0700) if there is none.
+// Open opens the store under root, such as /var/lib/cryo, and creates it (directories 0700) if there is none. One on a read-only file system can be read.
 func Open(root string) (*Store, error) {
 	root, err := filepath.Abs(root)
 	if err != nil {
@@ -36,7 +38,11 @@ func Open(root string) (*Store, error) {
 	s := &Store{root: root, partialAge: 7 * 24 * time.Hour}
 	switch err := s.checkLayout(); {
 	case err == nil:
-		return s, s.makeDirs()
+		err := s.makeDirs()
+		if errors.Is(err, unix.EROFS) { // reading needs no more than there is
+			err = nil
+		}
+		return s, err
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, fmt.Errorf("open store %s: %w", root, mapError(root, err))
 	}
@@ -61,7 +67,10 @@ func (s *Store) suspect() string   { return filepath.Join(s.root, "suspect") }
 func (s *Store) prewarmed() string { return filepath.Join(s.root, "prewarmed") }
 func (s *Store) work() string      { return filepath.Join(s.root, "work") }
 func (s *Store) indexLock() string { return filepath.Join(s.root, "index.lock") }
-func (s *Store) opsLock() string   { return filepath.Join(s.root, "operations.lock") }
+
+// indexBackup is what index.json is.
+func (s *Store) indexBackup() string { return filepath.Join(s.root, "index.backup.json") }
+func (s *Store) opsLock() string     { return filepath.Join(s.root, "operations.lock") }
 
 // pending exists while blobs wait for a collection that a running operation put off.
 func (s *Store) pending() string { return filepath.Join(s.root, "collect.pending") }
@@ -109,7 +118,7 @@ func (s *Store) checkLayout() error {
 		return err
 	}
 	var l ocispec.ImageLayout
-	if err := json.Unmarshal(data, &l); err != nil {
+	if err := boundjson.Small.Unmarshal(data, &l); err != nil {
 		return &CorruptError{What: path, Err: err}
 	}
 	if l.Version != ocispec.ImageLayoutVersion {

@@ -211,11 +211,14 @@ func TestOpenRefusesWhatIsNoStore(t *testing.T) {
 		}
 	}
 	s := storetest.Open(t)
-	os.WriteFile(filepath.Join(s.Layout(), "index.json"), []byte(`{"schemaVersion":2`), 0o600)
-	if _, err := s.Tags(t.Context()); !errdefs.IsDataLoss(err) {
+	index := filepath.Join(s.Layout(), "index.json") // removed below, with all from which it could be made again
+	if err := errors.Join(os.Remove(index), os.Remove(filepath.Join(s.Root(), "index.backup.json")), os.RemoveAll(filepath.Join(s.Layout(), "blobs"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Tags(t.Context()); err == nil {
 		t.Errorf("damaged index: %v", err)
 	}
-	if _, err := s.Remove(t.Context(), "app"); !errdefs.IsDataLoss(err) {
+	if _, err := s.Remove(t.Context(), "app"); err == nil || errdefs.IsNotFound(err) {
 		t.Errorf("remove with damaged index: %v", err)
 	}
 }
@@ -277,6 +280,15 @@ func TestNamesRegistry(t *testing.T) {
 	} {
 		if store.NamesRegistry(ref) != want {
 			t.Errorf("%s: %v", ref, !want)
+		}
+	}
+}
+
+// TestInvalidRefAsGiven: the error has the name as it was given, without the owner that Docker's names get.
+func TestInvalidRefAsGiven(t *testing.T) {
+	for ref, want := range map[string]string{"Bad Ref": "name Bad Ref must", "docker.io/Bad:1": "name Bad must", "library/Bad": "name library/Bad must", "a.example/team/Bad": "name team/Bad must"} {
+		if _, err := store.Normalize(ref); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q in it", ref, err, want)
 		}
 	}
 }

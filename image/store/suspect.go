@@ -36,7 +36,11 @@ func (s *Store) Damaged(ctx context.Context, manifest ocispec.Descriptor, err er
 	if !errdefs.IsDataLoss(err) {
 		return err
 	}
-	return errors.Join(err, s.Suspect(ctx, manifest))
+	noted := s.Suspect(ctx, manifest)
+	if errors.Is(noted, unix.EROFS) { // nothing can be put in its place either
+		noted = nil
+	}
+	return errors.Join(err, noted)
 }
 
 // SuspectBlobs is [Store.Suspect] for blobs.
@@ -59,7 +63,7 @@ func (s *Store) SuspectBlobs(blobs []ocispec.Descriptor) error {
 	return nil
 }
 
-// Suspects tells whether some of the blobs may be damaged.
+// Suspects reports whether some of the blobs may be damaged.
 func (s *Store) Suspects(blobs []ocispec.Descriptor) bool {
 	for _, d := range blobs {
 		if checkDescriptor(d) == nil && exists(s.suspectPath(d.Digest)) {
@@ -72,20 +76,22 @@ func (s *Store) Suspects(blobs []ocispec.Descriptor) bool {
 // suspectPath is an empty file that stands while a blob may be damaged.
 func (s *Store) suspectPath(d digest.Digest) string { return filepath.Join(s.suspect(), d.Encoded()) }
 
-// sound tells whether a blob may be taken for what it should be: nobody suspects it, or reading all of it shows that it is whole, which ends the suspicion.
+// sound reports whether a blob may be taken for what it should be: it is not suspected, or reading all of it shows that it is whole, which ends the suspicion.
 func (s *Store) sound(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	if !exists(s.suspectPath(d.Digest)) {
 		return true, nil
 	}
 	whole, err := s.whole(ctx, d)
 	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil // there is none, as whoever opens it finds
+		return true, nil // there is none, as the opener finds
 	}
 	if err != nil {
 		return false, fmt.Errorf("verify blob %s: %w", d.Digest, mapError(s.root, err))
 	}
 	if whole {
-		err = s.trust(d.Digest)
+		if err = s.trust(d.Digest); errors.Is(err, unix.EROFS) {
+			err = nil
+		}
 	}
 	return whole, err
 }

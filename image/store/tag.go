@@ -18,8 +18,8 @@ type Tagged struct {
 }
 
 // Tags lists the store's references in order.
-func (s *Store) Tags(context.Context) ([]Tagged, error) {
-	i, err := s.readIndex()
+func (s *Store) Tags(ctx context.Context) ([]Tagged, error) {
+	i, err := s.readIndex(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -40,12 +40,12 @@ func plain(d ocispec.Descriptor) ocispec.Descriptor {
 
 // Resolve finds the manifest that ref names: a reference in any form that [Normalize] takes, or the digest of a tagged
 // manifest. Errors are [*UnknownRefError] and [InvalidRef].
-func (s *Store) Resolve(_ context.Context, ref string) (ocispec.Descriptor, error) {
+func (s *Store) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, error) {
 	full, err := Normalize(ref)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	i, err := s.readIndex()
+	i, err := s.readIndex(ctx)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
@@ -54,12 +54,15 @@ func (s *Store) Resolve(_ context.Context, ref string) (ocispec.Descriptor, erro
 		found = slices.IndexFunc(i.Manifests, func(d ocispec.Descriptor) bool { return d.Annotations[ocispec.AnnotationRefName] == ref })
 	}
 	if found < 0 {
-		return ocispec.Descriptor{}, &UnknownRefError{Ref: ref}
+		lost := slices.ContainsFunc(i.Manifests, func(d ocispec.Descriptor) bool {
+			return strings.HasPrefix(d.Annotations[ocispec.AnnotationRefName], LostName+":")
+		})
+		return ocispec.Descriptor{}, &UnknownRefError{Ref: ref, Lost: lost}
 	}
 	return plain(i.Manifests[found]), nil
 }
 
-// matches says whether an entry of index.json is what a normalised reference names.
+// matches reports whether an entry of index.json is what a normalised reference names.
 func matches(d ocispec.Descriptor, full string) bool {
 	if d.Annotations[ocispec.AnnotationRefName] == full {
 		return true
@@ -89,7 +92,7 @@ func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error
 			return false, err
 		}
 		// Once for all blobs: what no name needs yet may be gone after a power failure. Those that were here before are among them, since
-		// who brought them may not have come this far.
+		// the process that brought them may not have come this far.
 		if err := SyncDir(s.blobs()); err != nil {
 			return false, mapError(s.root, err)
 		}
@@ -99,7 +102,10 @@ func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error
 				return false, err
 			}
 		}
-		i.Manifests = slices.DeleteFunc(i.Manifests, named)
+		// With the name, an entry without one goes that a rebuilt index had to keep the manifest: it would outlast the name.
+		i.Manifests = slices.DeleteFunc(i.Manifests, func(old ocispec.Descriptor) bool {
+			return named(old) || old.Digest == d.Digest && old.Annotations[ocispec.AnnotationRefName] == "" && !attached(old)
+		})
 		i.Manifests = append(i.Manifests, entry)
 		return true, nil
 	})

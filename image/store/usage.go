@@ -35,13 +35,16 @@ type Usage struct {
 	Snapshots []SnapshotSpace `json:"-"`        // in the order of their names; names of one snapshot are one snapshot
 	Blobs     Space           `json:"blobs"`    // of all snapshots; shared ones count once
 	Unneeded  Space           `json:"unneeded"` // blobs that no snapshot has
+	Unknown   Space           `json:"unknown"`  // blobs of which it is not known whether a snapshot needs them; they are kept
 	Partial   Space           `json:"partial"`  // interrupted pulls
 	Working   Space           `json:"working"`  // what running commands work on, and what killed ones have left
+	// Unreadable are manifests that are damaged or gone. Until they are mended or removed, no blob is collected.
+	Unreadable []Unreadable `json:"unreadable,omitempty"`
 }
 
 // Usage adds up what takes space. Others may work on the store meanwhile.
 func (s *Store) Usage(ctx context.Context) (u Usage, err error) {
-	i, err := s.readIndex()
+	i, err := s.readIndex(ctx)
 	if err != nil {
 		return u, err
 	}
@@ -53,14 +56,22 @@ func (s *Store) Usage(ctx context.Context) (u Usage, err error) {
 	if err != nil {
 		return u, err
 	}
-	live, err := s.mark(ctx, i)
+	m, err := s.mark(ctx, i)
 	if err != nil {
 		return u, err
 	}
+	u.Unreadable = m.unreadable
+	unknown := make(map[digest.Digest]bool)
+	for _, d := range i.Manifests {
+		unknown[d.Digest] = d.MediaType == mediaTypeUnknown
+	}
 	for name, bytes := range sizes {
-		if live[digest.NewDigestFromEncoded(digest.SHA256, name)] {
+		switch d := digest.NewDigestFromEncoded(digest.SHA256, name); {
+		case unknown[d], !m.live[d] && len(m.unreadable) > 0:
+			u.Unknown.add(bytes)
+		case m.live[d]:
 			u.Blobs.add(bytes)
-		} else {
+		default:
 			u.Unneeded.add(bytes)
 		}
 	}
@@ -71,12 +82,12 @@ func (s *Store) Usage(ctx context.Context) (u Usage, err error) {
 			continue
 		}
 		one := ocispec.Index{Manifests: slices.DeleteFunc(slices.Clone(i.Manifests), func(d ocispec.Descriptor) bool { return !attached(d) && d.Digest != t.Descriptor.Digest })}
-		blobs, err := s.mark(ctx, one)
+		m, err := s.mark(ctx, one)
 		if err != nil {
 			return u, err
 		}
-		of[t.Descriptor.Digest] = blobs
-		for d := range blobs {
+		of[t.Descriptor.Digest] = m.live
+		for d := range m.live {
 			users[d]++
 		}
 	}
@@ -121,6 +132,9 @@ func (s *Store) sizes(dir string) (map[string]int64, error) {
 func (s *Store) space(dir string) (n Space, err error) {
 	var root unix.Stat_t
 	if err := unix.Lstat(dir, &root); err != nil {
+		if errors.Is(err, fs.ErrNotExist) { // of a store that an earlier version made, on a read-only file system
+			err = nil
+		}
 		return n, mapError(s.root, err)
 	}
 	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -148,27 +162,35 @@ func (s *Store) space(dir string) (n Space, err error) {
 type Pruned struct {
 	Unneeded Space `json:"unneeded"` // blobs that no snapshot has
 	Partial  Space `json:"partial"`  // interrupted pulls
-	// Busy says that an operation runs. What nobody needs goes with its end.
+	Unknown  Space `json:"unknown"`  // what stays: blobs of which it is not known whether a snapshot needs them
+	// Unreadable are manifests that are damaged or gone. No blob was removed for their sake.
+	Unreadable []Unreadable `json:"unreadable,omitempty"`
+	// Busy says that an operation runs. What is not needed goes with its end.
 	Busy bool `json:"busy"`
 }
 
-// Prunable is what [Store.Prune] would remove.
+// Prunable is what [Store.Prune] would remove. It needs no store that can be written.
 func (s *Store) Prunable(ctx context.Context) (p Pruned, err error) {
 	u, err := s.Usage(ctx)
 	if err != nil {
 		return p, err
 	}
-	f, err := os.OpenFile(s.opsLock(), os.O_RDWR|os.O_CREATE, 0o600)
+	p = Pruned{Unneeded: u.Unneeded, Partial: u.Partial, Unknown: u.Unknown, Unreadable: u.Unreadable}
+	f, err := os.Open(s.opsLock())
+	if errors.Is(err, fs.ErrNotExist) { // no operation has begun
+		return p, nil
+	}
 	if err != nil {
 		return p, mapError(s.root, err)
 	}
 	defer f.Close()
 	alone, err := TryLock(f, unix.LOCK_EX)
-	return Pruned{Unneeded: u.Unneeded, Partial: u.Partial, Busy: !alone}, err
+	p.Busy = !alone
+	return p, err
 }
 
-// Prune removes what nobody needs: blobs that no snapshot has, interrupted pulls, and what killed commands have left. What running
-// commands work on stays.
+// Prune removes what is not needed: blobs that no snapshot has, interrupted pulls, and what killed commands have left. What running
+// commands work on stays, and so do all blobs where the manifest of a snapshot cannot be read.
 func (s *Store) Prune(ctx context.Context) (p Pruned, err error) {
 	before, err := s.Usage(ctx)
 	if err != nil {
@@ -181,20 +203,19 @@ func (s *Store) Prune(ctx context.Context) (p Pruned, err error) {
 	if err := errors.Join(s.postpone(), mapError(s.root, sweepFiles(s.partial(), all)), op.Close()); err != nil {
 		return p, err
 	}
-	if _, err := s.collect(ctx); err != nil { // its end may have met an error that it does not return
+	c, err := s.collect(ctx) // the end of the operation may have met an error that it does not return
+	if err != nil {
 		return p, fmt.Errorf("remove what no snapshot needs: %w", err)
 	}
-	p.Busy = exists(s.pending())
 	after, err := s.Usage(ctx)
-	p.Unneeded, p.Partial = before.Unneeded.less(after.Unneeded), before.Partial.less(after.Partial)
-	return p, err
+	return Pruned{Unneeded: before.Unneeded.less(after.Unneeded), Partial: before.Partial.less(after.Partial), Unknown: after.Unknown, Unreadable: c.unreadable, Busy: c.busy}, err
 }
 
 func (s Space) less(t Space) Space {
 	return Space{Files: max(0, s.Files-t.Files), Bytes: max(0, s.Bytes-t.Bytes)}
 }
 
-// CheckRoom says whether blobs that are to be fetched, and so many bytes more, fit on the disk. If not the error is a [*DiskFullError].
+// CheckRoom returns an error unless blobs that are to be fetched, and so many bytes more, fit on the disk. If not the error is a [*DiskFullError].
 func (s *Store) CheckRoom(ctx context.Context, blobs []ocispec.Descriptor, more int64) error {
 	need := more
 	for _, d := range blobs {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 
@@ -124,7 +125,7 @@ func TestPrune(t *testing.T) {
 	if n := storetest.Count(t, s); n != 7 {
 		t.Errorf("%d blobs after the operation, want the 7 of a", n)
 	}
-	if did, err = s.Prune(ctx); err != nil || did != (store.Pruned{}) {
+	if did, err = s.Prune(ctx); err != nil || !reflect.DeepEqual(did, store.Pruned{}) {
 		t.Errorf("the second time: %+v, %v", did, err)
 	}
 }

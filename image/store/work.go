@@ -17,7 +17,7 @@ import (
 // Work is the directory of one operation (mode 0700), gone with it. It is an [Operation] too.
 type Work struct {
 	Dir  string
-	lock *os.File
+	lock *os.File // nil: the directory is not in the store
 	op   *Operation
 }
 
@@ -26,6 +26,10 @@ func (s *Store) Work(ctx context.Context) (*Work, error) {
 	op, err := s.Begin(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if err := s.nameStore(ctx); err != nil {
+		op.Close()
+		return nil, fmt.Errorf("create working directory: %w", mapError(s.root, err))
 	}
 	for {
 		dir, f, err := s.tryWork()
@@ -39,7 +43,25 @@ func (s *Store) Work(ctx context.Context) (*Work, error) {
 	}
 }
 
-// tryWork returns no file where somebody swept the directory before it was locked.
+// Scratch is Work for a process that only reads the store: where that is on a read-only file system, the directory is among temporary files.
+func (s *Store) Scratch(ctx context.Context) (*Work, error) {
+	w, err := s.Work(ctx)
+	if !errors.Is(err, unix.EROFS) && !errors.Is(err, fs.ErrNotExist) { // a read-only store of an earlier version may lack the directory
+		return w, err
+	}
+	op, err := s.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "cryo-")
+	if err != nil {
+		op.Close()
+		return nil, fmt.Errorf("create working directory: %w", err)
+	}
+	return &Work{Dir: dir, op: op}, nil
+}
+
+// tryWork returns no file where another process swept the directory before it was locked.
 func (s *Store) tryWork() (string, *os.File, error) {
 	dir, err := os.MkdirTemp(s.work(), "")
 	if err != nil {
@@ -73,11 +95,13 @@ func (w *Work) Release() error { return w.op.Close() }
 // Close removes the directory and ends the operation.
 func (w *Work) Close() error {
 	err := removeTree(w.Dir)
-	w.lock.Close()
+	if w.lock != nil {
+		w.lock.Close()
+	}
 	return errors.Join(err, w.op.Close())
 }
 
-// sweepWork removes the directories that nobody has locked. One that has no lock yet gets ours, which tells its maker.
+// sweepWork removes the directories that no process has locked. One that has no lock yet gets ours, which tells its maker.
 func (s *Store) sweepWork() error {
 	entries, err := os.ReadDir(s.work())
 	if err != nil {

@@ -7,24 +7,15 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image/spec/plain"
 )
-
-type device struct{ major, minor int64 }
-
-// ordinaryDevices are those of every container. Source: OCI runtime specification, config-linux, default devices.
-var ordinaryDevices = map[string]device{
-	"/dev/null": {1, 3}, "/dev/zero": {1, 5}, "/dev/full": {1, 7}, "/dev/random": {1, 8}, "/dev/urandom": {1, 9},
-	"/dev/tty": {5, 0}, "/dev/console": {5, 1}, "/dev/ptmx": {5, 2},
-}
-
-// pseudoTerminals is the major of /dev/pts/*, of which a container has its own.
-const pseudoTerminals = 136
 
 // devices reviews device nodes, the cgroup's rules for devices, and network devices moved into the container. On restore
 // runc binds each node from the same path of the host, so the path counts as much as the numbers.
 func (r *reviewer) devices(spec *specs.Spec) {
 	for _, d := range spec.Linux.Devices {
-		if o, ok := ordinaryDevices[d.Path]; ok && d.Type == "c" && d.Major == o.major && d.Minor == o.minor {
+		if o, ok := plain.Devices[d.Path]; ok && d.Type == "c" && d.Major == o.Major && d.Minor == o.Minor {
 			continue
 		}
 		r.ask(Devices, "the device %s (%s %d:%d)", d.Path, d.Type, d.Major, d.Minor)
@@ -59,11 +50,11 @@ func ordinaryRule(rule specs.LinuxDeviceCgroup) bool {
 	if rule.Type != "c" || rule.Major == nil {
 		return false
 	}
-	if *rule.Major == pseudoTerminals {
+	if *rule.Major == plain.Terminals {
 		return true
 	}
-	for _, o := range ordinaryDevices {
-		if rule.Minor != nil && o == (device{*rule.Major, *rule.Minor}) {
+	for _, o := range plain.Devices {
+		if rule.Minor != nil && o == (plain.Number{Major: *rule.Major, Minor: *rule.Minor}) {
 			return true
 		}
 	}

@@ -20,7 +20,7 @@ func steers(key string) bool {
 	return slices.ContainsFunc(steering, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
 }
 
-// Labels gives those labels of a snapshot's container that may be put on another.
+// Labels returns those labels of a snapshot's container that may be put on another.
 func Labels(labels map[string]string) map[string]string {
 	kept := maps.Clone(labels)
 	maps.DeleteFunc(kept, func(key, _ string) bool { return steers(key) })
@@ -30,7 +30,7 @@ func Labels(labels map[string]string) map[string]string {
 	return kept
 }
 
-// drop takes out of the specification what no snapshot gets, and says what it was where somebody may miss it.
+// drop takes out of the specification what no snapshot gets, and lists what a user may miss.
 func drop(spec *specs.Spec) (dropped []string) {
 	if n := hooks(spec.Hooks); n > 0 {
 		dropped = append(dropped, fmt.Sprintf("%d hooks (programs of the host; a network made by hooks is missing)", n))

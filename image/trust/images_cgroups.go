@@ -3,11 +3,12 @@ package trust
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
+
+	"github.com/cryo-project/cryo/image/spec/pattern"
 )
 
 // cgroups: runc tells CRIU to put the container's cgroup in the place of the one directory at the top of each hierarchy;
@@ -28,7 +29,7 @@ func (r *imageReviewer) cgroups() error {
 }
 
 // controllerName is that of a controller for which runc tells CRIU a place, or of the hierarchy of version 2, which has none.
-var controllerName = regexp.MustCompile(`^(cpuset|cpu|cpuacct|blkio|memory|devices|freezer|net_cls|net_prio|perf_event|hugetlb|pids|rdma|misc|name=systemd|)$`)
+var controllerName = pattern.New(`^(cpuset|cpu|cpuacct|blkio|memory|devices|freezer|net_cls|net_prio|perf_event|hugetlb|pids|rdma|misc|name=systemd|)$`)
 
 func (r *imageReviewer) hierarchies(e *cgroup.CgroupEntry) error {
 	top := map[string]string{} // of a hierarchy, by the name that a member has
@@ -105,7 +106,7 @@ const maxCgroupDepth = 64
 const releaseAgent = "release_agent"
 
 // propertyName is that of a file of a cgroup.
-var propertyName = regexp.MustCompile(`^[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)*$`)
+var propertyName = pattern.New(`^[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)*$`)
 
 // directory reviews a cgroup and those below it.
 func directory(d *cgroup.CgroupDirEntry, depth int) error {
@@ -131,7 +132,7 @@ func directory(d *cgroup.CgroupDirEntry, depth int) error {
 	return nil
 }
 
-// below tells whether the clean path p is root or in it.
+// below reports whether the clean path p is root or in it.
 func below(p, root string) bool {
 	return p == root || strings.HasPrefix(p, root+"/")
 }

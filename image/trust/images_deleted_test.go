@@ -10,10 +10,11 @@ import (
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
 	remapfile "github.com/checkpoint-restore/go-criu/v8/crit/images/remap-file-path"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
 )
 
-func TestDeleted(t *testing.T) {
+func TestMade(t *testing.T) {
 	for name, bad := range map[string]bool{"/a": false, "/dir/a": false, "/dir/none/a": false, "/link/a": true, "/link/none/a": true, "/dir/back/a": true,
 		"/tmp/a": false, "/tmp/sub/a": false, "/tmp/none/a": false, "/tmp/out/a": true, "/tmp/same/a": true, "/tmp/gone/out/none/a": true} {
 		rootfs, dir := t.TempDir(), t.TempDir()
@@ -31,7 +32,7 @@ func TestDeleted(t *testing.T) {
 		image(t, dir, "files.img", f)
 		image(t, dir, "remap-fpath.img", &remapfile.RemapFilePathEntry{OrigId: proto.Uint32(9), RemapId: proto.Uint32(1), RemapType: remapfile.RemapType_GHOST.Enum()})
 		var damaged *DamagedError
-		if err := Deleted(os.DirFS(dir), local(t, rootfs, nil)); errors.As(err, &damaged) != bad || err != nil && !bad || bad && damaged.Rule != deletedRule {
+		if err := Made(os.DirFS(dir), local(t, rootfs, nil), &specs.Spec{}); errors.As(err, &damaged) != bad || err != nil && !bad || bad && damaged.Rule != deletedRule {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 
@@ -11,12 +12,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// fieldsTable is the allowlist. A message or field that it does not name is refused, and so are fields that no message of CRIU 4.2 has. Its third column says
-// what a field can do:
-//   - data: it sets state that the process could set by itself, or CRIU only compares it.
+// fieldsTable is the allowlist: a line for each field of each message. A message or field that it does not name is refused, and so are fields that no message of CRIU 4.2 has. Its third
+// column says what a field can do:
+//   - harmless: it sets state that the process could set by itself, or CRIU only compares it.
 //   - own: it is about a namespace, a file system or a cgroup of the container. Rules for other fields decide whether the container may have that.
 //   - rule: it can give a process more. The function in the last column decides.
-//   - outside: the review does not decide on it.
+//   - anew: what it says is compared or set again by the specification when CRIU is through.
+//   - refused: a message may not have it.
+//
+// The fourth column has the bounds of what reaches the kernel, or by which CRIU allocates memory or counts.
 //
 // cgroup.img, inventory.img and descriptors.json name cgroups, namespaces and pipes of the dump's host, which no specification knows. The rules cgroups,
 // namespaces, inventory and images check them.
@@ -24,25 +28,42 @@ import (
 //go:embed fields.tsv
 var fieldsTable string
 
-// reviewed gives the fields of each message that fields.tsv has.
-var reviewed = sync.OnceValue(func() map[protoName]map[protoName]bool { return readFields(fieldsTable) })
+// refused is the kind of fields that a message may not have.
+const refused = "refused"
+
+// bounds are those of a number, or of a length.
+type bounds struct {
+	bounded  bool
+	min, max int64
+}
+
+// reviewed returns the fields of each message that fields.tsv allows.
+var reviewed = sync.OnceValue(func() map[protoName]map[protoName]bounds { return readFields(fieldsTable) })
 
 type protoName = protoreflect.Name
 
-// readFields reads the table's rows: a message, and its fields.
-func readFields(table string) map[protoName]map[protoName]bool {
-	all := map[protoName]map[protoName]bool{}
+// readFields reads the table's lines.
+func readFields(table string) map[protoName]map[protoName]bounds {
+	all := map[protoName]map[protoName]bounds{}
 	for line := range strings.Lines(table) {
-		message, rest, ok := strings.Cut(line, "\t")
-		if !ok || strings.HasPrefix(line, "#") {
+		columns := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		const least, bound = 3, 3
+		if len(columns) < least || strings.HasPrefix(line, "#") || columns[2] == refused {
 			continue
 		}
-		fields, _, _ := strings.Cut(rest, "\t")
-		set := map[protoName]bool{}
-		for _, f := range strings.Fields(fields) {
-			set[protoName(f)] = true
+		var b bounds
+		if len(columns) > bound && columns[bound] != "" {
+			n, err := fmt.Sscanf(columns[bound], "%d..%d", &b.min, &b.max)
+			b.bounded = true
+			if err != nil || n != 2 || b.min > b.max { // it holds nothing then
+				b.min, b.max = 1, 0
+			}
 		}
-		all[protoName(message)] = set
+		message := protoName(columns[0])
+		if all[message] == nil {
+			all[message] = map[protoName]bounds{}
+		}
+		all[message][protoName(columns[1])] = b
 	}
 	return all
 }
@@ -68,6 +89,7 @@ func allowedIn(d protoreflect.MessageDescriptor, data []byte, depth int, left *i
 		return fmt.Errorf("a message %s, which no checkpoint writes", d.Name())
 	}
 	var few [64]bool
+	var counts map[protoName]int64 // of lists
 	for len(data) > 0 {
 		if *left--; *left < 0 {
 			return fmt.Errorf("a record of more than %d fields", maxFields)
@@ -81,7 +103,8 @@ func allowedIn(d protoreflect.MessageDescriptor, data []byte, depth int, left *i
 		if f == nil {
 			return fmt.Errorf("field %d of %s, which is not known", number, d.Name())
 		}
-		if !fields[f.Name()] {
+		bound, known := fields[f.Name()]
+		if !known {
 			return fmt.Errorf("field %s of %s, which no checkpoint of cryo's writes", f.Name(), d.Name())
 		}
 		if !f.IsList() && int(number) < len(few) {
@@ -95,6 +118,19 @@ func allowedIn(d protoreflect.MessageDescriptor, data []byte, depth int, left *i
 			return fmt.Errorf("field %s of %s: %w", f.Name(), d.Name(), err)
 		}
 		data = data[n:]
+		if bound.bounded {
+			size := sizeOf(f, wire, value)
+			if f.IsList() {
+				if counts == nil {
+					counts = map[protoName]int64{}
+				}
+				counts[f.Name()] += size
+				size = counts[f.Name()]
+			}
+			if size > bound.max || size < bound.min {
+				return fmt.Errorf("field %s of %s is %d, and may be %d to %d", f.Name(), d.Name(), size, bound.min, bound.max)
+			}
+		}
 		switch f.Kind() {
 		case protoreflect.MessageKind:
 			if err := allowedIn(f.Message(), value, depth+1, left); err != nil {
@@ -113,7 +149,7 @@ func allowedIn(d protoreflect.MessageDescriptor, data []byte, depth int, left *i
 	return nil
 }
 
-// consume gives a field's bytes, and how many there are with their length. They are of the type that the field has; a list may be packed.
+// consume returns a field's bytes, and how many there are with their length. They are of the type that the field has; a list may be packed.
 func consume(f protoreflect.FieldDescriptor, wire protowire.Type, data []byte) (value []byte, n int, err error) {
 	want := protowire.VarintType
 	switch f.Kind() {
@@ -135,4 +171,40 @@ func consume(f protoreflect.FieldDescriptor, wire protowire.Type, data []byte) (
 		value, _ = protowire.ConsumeBytes(data)
 	}
 	return value, n, nil
+}
+
+// sizeOf returns what bounds are about: how many elements of a list there are, the length of text and bytes, or else the number itself.
+func sizeOf(f protoreflect.FieldDescriptor, wire protowire.Type, value []byte) int64 {
+	text := f.Kind() == protoreflect.StringKind || f.Kind() == protoreflect.BytesKind
+	switch {
+	case f.IsList() && wire == protowire.BytesType && !text && f.Kind() != protoreflect.MessageKind: // packed
+		packed, _ := protowire.ConsumeBytes(value)
+		if f.Kind() == protoreflect.Fixed64Kind {
+			const size = 8
+			return int64(len(packed)) / size
+		}
+		last := 0 // bytes that are the last of a number
+		for _, b := range packed {
+			if b < 0x80 {
+				last++
+			}
+		}
+		return int64(last)
+	case f.IsList():
+		return 1
+	case text:
+		return int64(len(value))
+	}
+	v, _ := protowire.ConsumeVarint(value)
+	switch f.Kind() {
+	case protoreflect.Sint32Kind, protoreflect.Sint64Kind:
+		return protowire.DecodeZigZag(v)
+	case protoreflect.Int32Kind:
+		return int64(int32(v))
+	case protoreflect.Uint32Kind: // the decoders take the lower half
+		return int64(uint32(v))
+	case protoreflect.Uint64Kind:
+		return int64(min(v, math.MaxInt64))
+	}
+	return int64(v)
 }

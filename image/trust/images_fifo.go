@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	imagefs "github.com/checkpoint-restore/go-criu/v8/crit/images/fs"
@@ -14,6 +13,7 @@ import (
 	skpacket "github.com/checkpoint-restore/go-criu/v8/crit/images/sk-packet"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/pattern"
 	"github.com/cryo-project/cryo/image/spec/records"
 )
 
@@ -45,6 +45,7 @@ func openedIn(images fs.FS) (o opened, err error) {
 			o.kind[f.GetId()], stated[f.GetId()] = reg.GetMode()&unix.S_IFMT, reg.Mode != nil
 		}
 	}
+	ghosts := map[uint32]uint32{} // the kind of each: one may be named a million times
 	for _, m := range remaps {
 		kind := o.kind[m.GetOrigId()]
 		o.deleted[m.GetOrigId()] = true
@@ -59,11 +60,16 @@ func openedIn(images fs.FS) (o opened, err error) {
 			}
 		case remapfile.RemapType_GHOST:
 			name := fmt.Sprintf("ghost-file-%x.img", m.GetRemapId())
-			ghost, err := readFirst[ghostfile.GhostFileEntry](images, name)
-			if err != nil {
-				return o, err
+			made, known := ghosts[m.GetRemapId()]
+			if !known {
+				ghost, err := readFirst[ghostfile.GhostFileEntry](images, name)
+				if err != nil {
+					return o, err
+				}
+				made = ghost.GetMode() & unix.S_IFMT
+				ghosts[m.GetRemapId()] = made
 			}
-			if ghost.GetMode()&unix.S_IFMT != kind {
+			if made != kind {
 				return o, &DamagedError{File: name, Err: errors.New("a deleted file is of another kind than the one that is open")}
 			}
 		}
@@ -76,8 +82,8 @@ func openedIn(images fs.FS) (o opened, err error) {
 	return o, nil
 }
 
-// fifos: a FIFO is opened by nobody who takes it for another file, since that waits for its other end. CRIU opens the others, and then those that are FIFOs,
-// by the path of an entry that is one of a regular file, and which nobody else may open. Source: CRIU 4.2, criu/fifo.c.
+// fifos refuses a FIFO that is opened as another file, since that waits for its other end. CRIU opens the others, and then those that are FIFOs,
+// by the path of an entry that is one of a regular file, and which no other entry may open. Source: CRIU 4.2, criu/fifo.c.
 func (r *imageReviewer) fifos(o opened) error {
 	for _, f := range o.files {
 		if e := f.GetFifo(); e != nil {
@@ -163,4 +169,4 @@ func (r *imageReviewer) inFlight(review func(ids ...uint32) error) error {
 }
 
 // ghost is what CRIU calls a deleted file while it restores; a symbolic link may be one of them. Source: CRIU 4.2, criu/files-reg.c, ghost_path.
-var ghost = regexp.MustCompile(`\.cr\.[0-9a-f]+\.ghost$`)
+var ghost = pattern.New(`\.cr\.[0-9a-f]+\.ghost$`)

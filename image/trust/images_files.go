@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
+	filelock "github.com/checkpoint-restore/go-criu/v8/crit/images/file-lock"
 	ghostfile "github.com/checkpoint-restore/go-criu/v8/crit/images/ghost-file"
 	skopts "github.com/checkpoint-restore/go-criu/v8/crit/images/sk-opts"
 	"github.com/containerd/containerd/v2/pkg/cap"
@@ -87,6 +88,9 @@ func openFile(e *fdinfo.FileEntry) error {
 		paths = append(paths, f.GetName())
 	}
 	if s := e.GetUsk(); s != nil {
+		if other := s.GetUflags() &^ external; other != 0 {
+			return fmt.Errorf("a unix socket with the flags %#x", other)
+		}
 		paths = append(paths, s.GetNameDir())
 		if name := string(s.GetName()); !strings.HasPrefix(name, "\x00") { // else it is abstract, and no path
 			paths = append(paths, strings.TrimSuffix(name, "\x00"))
@@ -139,6 +143,27 @@ func oneKind(e *fdinfo.FileEntry) error {
 	return err
 }
 
+// external is the flag of a socket that is none of the container's. Source: CRIU 4.2, criu/sk-unix.c, USK_EXTERN.
+const external = 1
+
+// mostPriority is the highest SO_PRIORITY that a process may set without a capability. Source: socket(7).
+const mostPriority = 6
+
+// lease is the flag of a lease in the image of file locks. Source: Linux, include/linux/filelock.h.
+const lease = 32
+
+// locks requires CAP_LEASE for file leases. CRIU takes a lease as root, also of another user's file, and the lease delays each process that opens the file. Other kinds of locks need no
+// capability: a process may lock any file that it has open.
+func (r *imageReviewer) locks() error {
+	const leases = 28 // CAP_LEASE
+	return each(r.images, "filelocks.img", func(e *filelock.FileLockEntry) error {
+		if e.GetFlag()&lease != 0 && !r.granted[leases] {
+			r.ask(Capabilities, "a lease of a file, for which the container was not to have CAP_LEASE")
+		}
+		return nil
+	})
+}
+
 // privileged asks for the capability that opening such a file needs: CRIU opens it as root.
 func (r *imageReviewer) privileged(e *fdinfo.FileEntry) {
 	const searchDAC, netAdmin, netRaw, sysAdmin = 2, 12, 13, 21 // linux/capability.h
@@ -168,6 +193,13 @@ func (r *imageReviewer) privileged(e *fdinfo.FileEntry) {
 		if o.GetSoMark() != 0 {
 			need(netAdmin, "a socket with a mark")
 		}
+		// Source: socket(7), SO_PRIORITY. The host's queues go by it.
+		if o.GetSoPriority() > mostPriority && !r.granted[netAdmin] {
+			need(netRaw, fmt.Sprintf("a socket of priority %d", o.GetSoPriority()))
+		}
+	}
+	if s := e.GetUsk(); s.GetUflags()&external != 0 && !makesAny(r.spec) {
+		r.ask(Privileges, "a connection to the socket %q of the host's, which CRIU makes as root, and the container's user is not", s.GetName())
 	}
 	if s := e.GetNlsk(); len(s.GetGroups()) > 0 && !slices.Contains([]uint32{unix.NETLINK_ROUTE, unix.NETLINK_KOBJECT_UEVENT, unix.NETLINK_GENERIC}, s.GetProtocol()) {
 		need(netAdmin, fmt.Sprintf("a netlink socket of protocol %d that hears groups", s.GetProtocol()))

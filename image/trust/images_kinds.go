@@ -2,11 +2,9 @@ package trust
 
 import (
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
 	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
@@ -38,12 +36,15 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/utsns"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/cryo-project/cryo/image/spec/boundjson"
+	"github.com/cryo-project/cryo/image/spec/choices"
+	"github.com/cryo-project/cryo/image/spec/pattern"
 	"github.com/cryo-project/cryo/image/spec/records"
 )
 
 // kind is one kind of image.
 type kind struct {
-	name   *regexp.Regexp
+	name   pattern.Pattern
 	record proto.Message // nil: not of messages
 	first  proto.Message // the first record, where it is another
 	most   int           // records that CRIU reads
@@ -52,11 +53,11 @@ type kind struct {
 	review func(data []byte) error
 }
 
-func named(pattern string) *regexp.Regexp { return regexp.MustCompile(`^` + pattern + `$`) }
+func named(expression string) pattern.Pattern { return pattern.New(`^` + expression + `$`) }
 
 // kinds are the images that a checkpoint of cryo's CRIU writes, with what runc and cryo put beside them. CRIU looks for others as well: for those of
 // its old formats, for policies of AppArmor, for devices and rules of networks, which runc has it leave alone, and for kinds of objects that
-// nobody has reviewed. Source: CRIU 4.2, criu/image-desc.c, and criu/protobuf-desc.c.
+// this table does not have. Source: CRIU 4.2, criu/image-desc.c, and criu/protobuf-desc.c.
 var kinds = []kind{
 	{name: named(`inventory\.img`), record: &inventory.InventoryEntry{}, most: 1},
 	{name: named(`pstree\.img`), record: &pstree.PstreeEntry{}},
@@ -93,13 +94,15 @@ var kinds = []kind{
 	{name: named(`cgroup\.img`), record: &cgroup.CgroupEntry{}, most: 1},
 	{name: named(`stats-dump(\.img)?`), record: &stats.StatsEntry{}, most: 1},
 	{name: named(`descriptors\.json`), review: descriptors},
-	{name: named(`cryo(-[a-z]+)?\.json`)},
+	{name: named(`cryo\.json`), review: options},
+	{name: named(`cryo-gpu\.json`)},      // package runtime/gpu reviews it, and it must agree with the snapshot's config
+	{name: named(`cryo-snapshot\.json`)}, // of a stock client's checkpoint: where the snapshot was sent. A restore does not read it
 }
 
 // Parent is where CRIU looks for memory that is not here: a link to a directory. Source: CRIU 4.2, criu/pagemap.c.
 const Parent = "parent"
 
-// names refuses images that no checkpoint writes, and messages and fields in them that nobody has reviewed.
+// names refuses images that no checkpoint writes, and messages and fields in them that fields.tsv does not have.
 func (r *imageReviewer) names() error {
 	entries, err := fs.ReadDir(r.images, ".")
 	if err != nil {
@@ -136,7 +139,7 @@ func (r *imageReviewer) names() error {
 	return nil
 }
 
-// Reviewed tells how many bytes of an image the review reads at most; 0: it goes by the name alone.
+// Reviewed returns how many bytes of an image the review reads at most; 0: it goes by the name alone.
 func Reviewed(name string) int64 {
 	switch k := kindOf(name); {
 	case k == nil || k.record == nil && k.review == nil:
@@ -147,7 +150,7 @@ func Reviewed(name string) int64 {
 	return records.MaxImage + 1
 }
 
-// Unpacked tells whether an image is one of a file system in memory, which is looked through in whole, though not held.
+// Unpacked reports whether an image is one of a file system in memory, which is looked through in whole, though not held.
 func Unpacked(name string) bool { return tmpfsImage.MatchString(name) }
 
 var tmpfsImage = named(`tmpfs-(dev-)?[0-9]+\.tar\.gz\.img`)
@@ -213,11 +216,36 @@ func (k *kind) check(data []byte) error {
 func descriptors(data []byte) error {
 	const streams = 3
 	var all []string
-	if err := json.Unmarshal(data, &all); err != nil {
+	if err := boundjson.Small.Unmarshal(data, &all); err != nil {
 		return err
 	}
 	if len(all) > streams {
 		return fmt.Errorf("%d standard streams", len(all))
+	}
+	return nil
+}
+
+// options reviews the choices of the dump, which are options of CRIU's.
+func options(data []byte) error {
+	_, err := choices.Parse(data)
+	return err
+}
+
+// choices asks for those that give more than a container has.
+func (r *imageReviewer) choices() error {
+	data, err := readImage(r.images, choices.File, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c, err := choices.Parse(data)
+	if err != nil {
+		return &DamagedError{File: choices.File, Err: err}
+	}
+	if c.ExternalSockets {
+		r.ask(Privileges, "connections to unix sockets outside of the container (--ext-unix-sk), which CRIU makes as root")
 	}
 	return nil
 }

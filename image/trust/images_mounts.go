@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,9 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/pattern"
+	"github.com/cryo-project/cryo/image/spec/plain"
 )
 
 // mounts: what the images mount must be the rootfs, what the specification mounts from outside, or a file system that the
@@ -122,7 +124,7 @@ func (r *imageReviewer) propagation(e *mnt.MntEntry, given bool) {
 
 // optionOf is an option of those file systems that the kernel makes anew: it says whose the files are, how large they may become, or how they
 // are stored.
-var optionOf = regexp.MustCompile(`^(size|nr_blocks|nr_inodes|mode|uid|gid|ptmxmode|max)=[0-9]+[kKmMgG%]?$|^(inode32|inode64|newinstance|noswap|huge=[a-z_]+|hidepid=[a-z0-9]+|subset=pid|xattr|none|nsdelegate|memory_[a-z]+|favordynmods|[a-z_,]*)$`)
+var optionOf = pattern.New(`^(size|nr_blocks|nr_inodes|mode|uid|gid|ptmxmode|max)=[0-9]+[kKmMgG%]?$|^(inode32|inode64|newinstance|noswap|huge=[a-z_]+|hidepid=[a-z0-9]+|subset=pid|xattr|none|nsdelegate|memory_[a-z]+|favordynmods|[a-z_,]*)$`)
 
 // options reviews those of one that the kernel makes anew. One that the specification has may not be larger than there.
 func (r *imageReviewer) options(e *mnt.MntEntry) error {
@@ -155,14 +157,14 @@ func bytesOf(s string) int64 {
 	return n << shift
 }
 
-// external tells whether runc gives the mount its source, by the specification. CRIU refuses keys that runc does not give, and takes the flags from the image: what
-// the specification takes away is to be taken away there.
+// external reports whether the mount is one of the specification, whose source runc passes to CRIU by a key. CRIU refuses a key that runc does not pass. It takes the
+// mount's flags from the image, so that the image must have each restricting flag of the specification.
 func (r *imageReviewer) external(e *mnt.MntEntry) (bool, error) {
 	key := e.GetExtKey()
 	if key == "" {
 		return false, nil
 	}
-	if _, ok := ordinaryDevices[key]; ok {
+	if _, ok := plain.Devices[key]; ok {
 		return true, nil
 	}
 	if m := r.mounted[path.Clean(key)]; m.external {
@@ -197,8 +199,8 @@ func specMounts(spec *specs.Spec) map[string]specMount {
 	for _, m := range spec.Mounts {
 		at := path.Clean(m.Destination)
 		s := all[at]
-		if cgroup := m.Type == "cgroup"; cgroup || bind(m) {
-			s.readonly = s.readonly || readonly(m.Options)
+		if cgroup := m.Type == "cgroup"; cgroup || plain.IsBind(m) {
+			s.readonly = s.readonly || plain.IsReadonly(m.Options)
 			s.external, s.cgroup = true, s.cgroup || cgroup
 		}
 		if m.Type == "tmpfs" {
@@ -222,7 +224,7 @@ func (r *imageReviewer) writable(e *mnt.MntEntry, m specMount) {
 	}
 }
 
-// made tells whether the kernel makes the file system anew, for the container's own namespaces, and it lies where
+// made reports whether the kernel makes the file system anew, for the container's own namespaces, and it lies where
 // its masks apply. CRIU takes a part of one from within it, and follows links there as the host has them, so that a part of one in which a container can make links
 // is none of these.
 func (r *imageReviewer) made(e *mnt.MntEntry) bool {
@@ -246,9 +248,9 @@ func (r *imageReviewer) made(e *mnt.MntEntry) bool {
 // paramsFile tells NVIDIA's libraries whether to make device nodes.
 const paramsFile = "/proc/driver/nvidia/params"
 
-// params tells whether a mount was made by the hook disable-device-node-modification, which nvidia-ctk writes into CDI files. The hook mounts a regular file of a tmpfs in the container over
+// params reports whether a mount was made by the hook disable-device-node-modification, which nvidia-ctk writes into CDI files. The hook mounts a regular file of a tmpfs in the container over
 // [paramsFile]. Like the root file system, the file belongs to the container. It must be at the top of the tmpfs and no symlink, so that CRIU can mount nothing else. CRIU fills the tmpfs
-// from the image that is named after its device. In another mount namespace that device could be a directory of the host, so only one mount namespace is allowed.
+// from the image that is named after its device.
 // Source: NVIDIA container toolkit, cmd/nvidia-cdi-hook/disable-device-node-modification; CRIU 4.2, criu/filesystems.c, tmpfs_restore.
 func (r *imageReviewer) params(e *mnt.MntEntry, entries []*mnt.MntEntry) bool {
 	const tmpfs = uint32(mnt.Fstype_TMPFS)
@@ -256,21 +258,22 @@ func (r *imageReviewer) params(e *mnt.MntEntry, entries []*mnt.MntEntry) bool {
 	if e.GetMountpoint() != paramsFile || e.GetFstype() != tmpfs || within == "/" || strings.Count(within, "/") != 1 {
 		return false
 	}
-	namespaces, err := files(r.images, "mountpoints-*.img")
-	if err != nil || len(namespaces) != 1 || !slices.ContainsFunc(entries, func(o *mnt.MntEntry) bool {
+	if !slices.ContainsFunc(entries, func(o *mnt.MntEntry) bool {
 		return o.GetRootDev() == e.GetRootDev() && o.GetFstype() == tmpfs && clean(o.GetRoot()) == "/"
 	}) {
 		return false
 	}
-	files, err := entriesOf(r.images, fmt.Sprintf("tmpfs-dev-%d.tar.gz.img", e.GetRootDev()))
-	return err == nil && files[within].kind == unix.S_IFREG
+	if !r.nvidia.read { // thousands of mounts may name one, and a container has no more
+		r.nvidia.read, r.nvidia.of = true, e.GetRootDev()
+		if files, err := entriesOf(r.images, fmt.Sprintf("tmpfs-dev-%d.tar.gz.img", e.GetRootDev()), new(int64)); err == nil {
+			r.nvidia.files = files
+		}
+	}
+	return r.nvidia.of == e.GetRootDev() && r.nvidia.files[within].kind == unix.S_IFREG
 }
 
 // perProcess are directories of /proc whose links lead anywhere.
-var perProcess = regexp.MustCompile(`^/([0-9]+|self|thread-self)(/|$)`)
-
-// dangerous are the files of /proc that let a container's root reach the host, of those that are masked or read-only.
-var dangerous = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/kcore", "/proc/keys", "/proc/timer_list"}
+var perProcess = pattern.New(`^/([0-9]+|self|thread-self)(/|$)`)
 
 // masks asks where one of those can be reached. What covers what follows from the tree of the mounts, and not from their paths alone: a mount may be covered
 // by another at its own path, or above.
@@ -288,7 +291,7 @@ func (r *imageReviewer) masks(root *mnt.MntEntry, entries []*mnt.MntEntry) {
 		r.ask(Privileges, "%d mounts of proc, one of which covers what masks the other", whole)
 	}
 	t := newMountTree(root, entries)
-	for _, file := range dangerous {
+	for _, file := range plain.HostFiles {
 		if !r.exists(file) {
 			continue
 		}

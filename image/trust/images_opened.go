@@ -2,19 +2,23 @@ package trust
 
 import (
 	"archive/tar"
+	"cmp"
 	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"path"
-	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/pattern"
 )
 
 // openedRule is the name of the rule of [Opened].
@@ -22,7 +26,7 @@ const openedRule = "opened-files"
 
 // Opened returns an error, a [*DamagedError], if a file that CRIU is to open is of another kind than the images say, is not there, or is reached by a link out of the
 // container, in the root file system as it will be: the images and spec say what is mounted there. Opening a FIFO
-// waits until somebody opens its other end.
+// waits until its other end is opened.
 func Opened(images fs.FS, at Files, spec *specs.Spec) error {
 	o, err := openedIn(images)
 	if err != nil {
@@ -60,7 +64,8 @@ func (w *walk) review(t mountTree, f *fdinfo.FileEntry, o opened) error {
 		want = unknown
 	}
 	for _, name := range namesOf(f) {
-		got, err := w.to(t, name)
+		e, err := w.to(t, name)
+		got := e.kind
 		switch {
 		case err != nil:
 			return fmt.Errorf("%q: %w", name, err)
@@ -69,10 +74,45 @@ func (w *walk) review(t mountTree, f *fdinfo.FileEntry, o opened) error {
 			return fmt.Errorf("%q is open, and is not in the root file system", name)
 		case got != want:
 			return fmt.Errorf("%q is %s, and open as %s", name, kindName(got), kindName(want))
+		case e.device != "" && !w.mayOpen(e.device):
+			return fmt.Errorf("%q is open, the device %s, which the specification does not have", name, e.device)
 		}
 	}
 	return nil
 }
+
+// mayOpen reports whether a container may have a device of a tmpfs open: one that every container has, or one to which its specification gives it access. CRIU opens it.
+func (w *walk) mayOpen(device string) bool {
+	l := w.spec.Linux
+	if slices.Contains(everyDevice, device) {
+		return true
+	}
+	if l == nil {
+		return false
+	}
+	kind, numbers := device[:1], device[1:]
+	number := func(n *int64) string {
+		if n == nil || *n < 0 {
+			return "*"
+		}
+		return strconv.FormatInt(*n, 10)
+	}
+	major, minor, _ := strings.Cut(numbers, ":")
+	if l.Resources != nil {
+		for _, d := range slices.Backward(l.Resources.Devices) { // the last rule about it decides
+			of, a, b := cmp.Or(d.Type, "a"), number(d.Major), number(d.Minor)
+			if (of == "a" || of == kind) && (a == "*" || a == major) && (b == "*" || b == minor) && strings.ContainsAny(cmp.Or(d.Access, "rwm"), "rw") {
+				return d.Allow
+			}
+		}
+	}
+	return slices.ContainsFunc(l.Devices, func(d specs.LinuxDevice) bool {
+		return (d.Type == "b") == (kind == "b") && numbers == fmt.Sprintf("%d:%d", d.Major, d.Minor)
+	})
+}
+
+// everyDevice are null, zero, full, random, urandom, tty, console and ptmx.
+var everyDevice = []string{"c1:3", "c1:5", "c1:7", "c1:8", "c1:9", "c5:0", "c5:1", "c5:2"}
 
 // namesOf are the paths of an open file: its own, that of a socket, which CRIU makes, and those that are watched.
 func namesOf(f *fdinfo.FileEntry) (names []string) {
@@ -96,8 +136,8 @@ func namesOf(f *fdinfo.FileEntry) (names []string) {
 }
 
 // magic are the paths below /proc whose links lead out of any root: to what CRIU itself has open, among others. No file that is open has such a name: the
-// kernel gives names without links.
-var magic = regexp.MustCompile(`^/([0-9]+|self|thread-self)(/task/[0-9]+)?/((cwd|root|exe)(/|$)|(fd|map_files|ns)/)`)
+// kernel returns names without links.
+var magic = pattern.New(`^/([0-9]+|self|thread-self)(/task/[0-9]+)?/((cwd|root|exe)(/|$)|(fd|map_files|ns)/)`)
 
 // Kinds of files beside those of stat(2).
 const (
@@ -131,6 +171,7 @@ type walk struct {
 	spec   *specs.Spec
 	tmpfs  map[string]map[string]entry // what is in each image of one, by its path there
 	seen   map[mountPlace]entry        // what was on the way, by its mount and path; of one tree
+	unzip  int64                       // bytes of images of tmpfs that were looked through
 	spent  int                         // what walking has cost, see maxSpent
 }
 
@@ -141,20 +182,23 @@ const (
 	maxEntries = 2 << 20 // of a tmpfs
 )
 
+var errPaths = errors.New("the paths of all open files are too long")
+
 // entry is what is in an image of a tmpfs.
 type entry struct {
 	kind   uint32
 	target string
+	device string // its kind and numbers, for example c1:3; empty if it is none, or not known
 }
 
 // maxLinks are as many as the kernel follows.
 const maxLinks = 40
 
-// to gives the kind of file that an absolute path leads to. The last part is not followed.
-func (w *walk) to(t mountTree, name string) (kind uint32, err error) {
+// to returns the file that an absolute path leads to. The last part is not followed.
+func (w *walk) to(t mountTree, name string) (found entry, err error) {
 	at, rest := "/", parts(name)
 	on := t.at(at)
-	kind = unix.S_IFDIR
+	found.kind = unix.S_IFDIR
 	for links := 0; len(rest) > 0; {
 		part, m := rest[0], on
 		if rest = rest[1:]; part == "." {
@@ -164,6 +208,7 @@ func (w *walk) to(t mountTree, name string) (kind uint32, err error) {
 		if part == ".." {
 			next = path.Dir(at)
 			m = t.at(next)
+			w.spent += len(next) * 16
 		}
 		m = t.over(m, next)
 		within := next
@@ -171,18 +216,21 @@ func (w *walk) to(t mountTree, name string) (kind uint32, err error) {
 			within = path.Join("/", strings.TrimPrefix(next, path.Clean(m.GetMountpoint())))
 		}
 		if m.GetFstype() == uint32(mnt.Fstype_PROC) && magic.MatchString(path.Join(clean(m.GetRoot()), within)+"/") {
-			return missing, errors.New("a link of /proc leads out of the container")
+			return entry{}, errors.New("a link of /proc leads out of the container")
+		}
+		if kernelFileSystems[m.GetFstype()] != "" && links > 0 { // the kernel told CRIU names without links, and rules are about these
+			return entry{}, errors.New("a link leads to files of the kernel's")
 		}
 		e, err := w.see(t, m, within, len(rest) > 0)
 		if err != nil {
-			return missing, err
+			return entry{}, err
 		}
-		switch kind = e.kind; {
-		case kind == missing:
-			return missing, nil
-		case kind == unix.S_IFLNK && len(rest) > 0:
+		switch found = e; {
+		case e.kind == missing:
+			return entry{}, nil
+		case e.kind == unix.S_IFLNK && len(rest) > 0:
 			if links++; links > maxLinks {
-				return missing, errors.New("too many links")
+				return entry{}, errors.New("too many links")
 			}
 			if path.IsAbs(e.target) {
 				at, on = "/", t.at("/")
@@ -193,7 +241,7 @@ func (w *walk) to(t mountTree, name string) (kind uint32, err error) {
 			at, on = next, m
 		}
 	}
-	return kind, nil
+	return found, nil
 }
 
 func parts(name string) []string {
@@ -203,58 +251,59 @@ func parts(name string) []string {
 // see is look, which it asks once for what is on the way of several.
 func (w *walk) see(t mountTree, m *mnt.MntEntry, within string, way bool) (entry, error) {
 	if w.spent += len(within); w.spent > maxSpent {
-		return entry{}, errors.New("the paths of all open files are too long")
+		return entry{}, errPaths
 	}
 	place := mountPlace{m.GetMntId(), within}
 	if e, ok := w.seen[place]; ok {
 		return e, nil
 	}
 	w.spent += lookCosts
-	kind, target, err := w.look(t, m, within)
-	e := entry{kind, target}
+	e, err := w.look(t, m, within)
 	if way && err == nil {
 		w.seen[place] = e
 	}
 	return e, err
 }
 
-// look gives what is at a clean path within a mount; and the target of a link.
-func (w *walk) look(t mountTree, m *mnt.MntEntry, within string) (kind uint32, target string, err error) {
+// look returns what is at a clean path within a mount.
+func (w *walk) look(t mountTree, m *mnt.MntEntry, within string) (e entry, err error) {
 	switch {
 	case m == t.root:
-		return w.files.Look(Root, within)
+		e.kind, e.target, err = w.files.Look(Root, within)
+		return e, err
 	case m.GetExtKey() != "":
 		for i, s := range w.spec.Mounts {
 			if !lookable(s) || path.Clean(s.Destination) != path.Clean(m.GetExtKey()) {
 				continue
 			}
-			if kind, target, err = w.files.Look(i, within); kind == missing {
-				kind = unknown // the host's, and not the snapshot's
+			if e.kind, e.target, err = w.files.Look(i, within); e.kind == missing {
+				e.kind = unknown // the host's, and not the snapshot's
 			}
-			return kind, target, err
+			return e, err
 		}
 	case m.GetFstype() == uint32(mnt.Fstype_TMPFS):
 		return w.inImage(m, path.Join(clean(m.GetRoot()), within))
 	case m.GetRootDev() == t.root.GetRootDev():
-		return w.files.Look(Root, path.Join(clean(m.GetRoot()), within))
+		e.kind, e.target, err = w.files.Look(Root, path.Join(clean(m.GetRoot()), within))
+		return e, err
 	}
-	return unknown, "", nil
+	return entry{kind: unknown}, nil
 }
 
 // inImage looks into the image of a tmpfs. Source of its name: CRIU 4.2, criu/filesystems.c, tmpfs_restore.
-func (w *walk) inImage(m *mnt.MntEntry, within string) (kind uint32, target string, err error) {
+func (w *walk) inImage(m *mnt.MntEntry, within string) (e entry, err error) {
 	if within == "/" {
-		return unix.S_IFDIR, "", nil
+		return entry{kind: unix.S_IFDIR}, nil
 	}
 	for _, name := range []string{fmt.Sprintf("tmpfs-dev-%d.tar.gz.img", m.GetRootDev()), fmt.Sprintf("tmpfs-%d.tar.gz.img", m.GetMntId())} {
 		entries, known := w.tmpfs[name]
 		if !known {
-			entries, err = entriesOf(w.images, name)
+			entries, err = entriesOf(w.images, name, &w.unzip)
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
 			if err != nil {
-				return missing, "", fmt.Errorf("read %s: %w", name, err)
+				return entry{}, fmt.Errorf("read %s: %w", name, err)
 			}
 			w.tmpfs[name] = entries
 		}
@@ -262,16 +311,19 @@ func (w *walk) inImage(m *mnt.MntEntry, within string) (kind uint32, target stri
 		for links := 0; e.kind == hard && links < maxLinks; links++ {
 			e = entries[e.target]
 		}
-		return e.kind, e.target, nil
+		return e, nil
 	}
-	return unknown, "", nil
+	return entry{kind: unknown}, nil
 }
 
-// maxTmpfs is how many bytes an image of a tmpfs of some length may unpack to, to be looked through.
-func maxTmpfs(length int64) int64 { return 1<<30 + 100*length }
+// Images of tmpfs that a review looks through may unpack together to as many bytes, and to as many times their length: cryo leaves them uncompressed. What is zeros takes
+// no memory anywhere, but time.
+var tmpfsFree int64 = 1 << 30 // tests have less
 
-// entriesOf reads what is in an image of a tmpfs.
-func entriesOf(images fs.FS, name string) (map[string]entry, error) {
+const tmpfsFactor = 4
+
+// entriesOf reads what is in an image of a tmpfs. unpacked is how much the images before it had beyond their length's part, and grows.
+func entriesOf(images fs.FS, name string, unpacked *int64) (map[string]entry, error) {
 	f, err := images.Open(name)
 	if err != nil {
 		return nil, err
@@ -286,7 +338,10 @@ func entriesOf(images fs.FS, name string) (map[string]entry, error) {
 		return nil, err
 	}
 	entries := map[string]entry{}
-	for archive := tar.NewReader(io.LimitReader(z, maxTmpfs(info.Size()))); ; {
+	most := tmpfsFree - *unpacked + tmpfsFactor*info.Size()
+	contents := &io.LimitedReader{R: z, N: most}
+	defer func() { *unpacked += max(most-contents.N-tmpfsFactor*info.Size(), 0) }()
+	for archive := tar.NewReader(contents); ; {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return entries, nil
@@ -295,8 +350,13 @@ func entriesOf(images fs.FS, name string) (map[string]entry, error) {
 			return nil, err
 		}
 		e := entry{kind: kindOfEntry[h.Typeflag], target: h.Linkname}
-		if e.kind == hard {
+		switch e.kind {
+		case hard:
 			e.target = clean(h.Linkname)
+		case unix.S_IFCHR:
+			e.device = fmt.Sprintf("c%d:%d", h.Devmajor, h.Devminor)
+		case unix.S_IFBLK:
+			e.device = fmt.Sprintf("b%d:%d", h.Devmajor, h.Devminor)
 		}
 		if old, twice := entries[clean(h.Name)]; twice && old != e {
 			return nil, fmt.Errorf("%q is there twice", h.Name)

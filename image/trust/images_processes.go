@@ -1,8 +1,10 @@
 package trust
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -123,6 +125,60 @@ func (r *imageReviewer) kernelObjects() error {
 	return nil
 }
 
+// nestedRule is the name of the rule of nested.
+const nestedRule = "nested-namespaces"
+
+// nested: all processes are in the namespaces of the first one, and there are images of no others. The mounts of a second mount namespace would be made outside of what
+// confinement and masks are about, and the rest of the review takes the container for one of each.
+func (r *imageReviewer) nested() error {
+	trees, err := read[pstree.PstreeEntry](r.images, "pstree.img")
+	if err != nil {
+		return err
+	}
+	var first *criucore.TaskKobjIdsEntry
+	for _, tree := range trees {
+		for _, name := range []string{fmt.Sprintf("core-%d.img", tree.GetPid()), fmt.Sprintf("ids-%d.img", tree.GetPid())} {
+			all, err := r.identities(name)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			for _, ids := range all {
+				first = cmp.Or(first, ids)
+				for _, kind := range namespaceKinds {
+					if namespaceID(ids, kind) != namespaceID(first, kind) {
+						return &DamagedError{File: name, Err: fmt.Errorf("process %d is in another %s namespace than the container's first process", tree.GetPid(), kind)}
+					}
+				}
+			}
+		}
+	}
+	for _, of := range []struct {
+		kind   specs.LinuxNamespaceType
+		images string
+	}{{specs.MountNamespace, "mountpoints"}, {specs.UTSNamespace, "utsns"}, {specs.IPCNamespace, "ipcns-*"}, {specs.UserNamespace, "userns"}, {specs.PIDNamespace, "pidns"}, {specs.NetworkNamespace, "netns"}, {specs.TimeNamespace, "timens"}} {
+		names, err := files(r.images, of.images+"-[0-9]*.img")
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if !strings.HasSuffix(name, fmt.Sprintf("-%d.img", namespaceID(first, of.kind))) && name != hostsTime {
+				return &DamagedError{File: name, Err: fmt.Errorf("a %s namespace, which is not that of the container's first process", of.kind)}
+			}
+		}
+	}
+	return nil
+}
+
+// hostsTime is the image of clocks of a container that has the host's time namespace. Source: CRIU 4.2, criu/timens.c.
+const hostsTime = "timens-0.img"
+
+// namespaceKinds are the kinds of namespaces that CRIU's images know.
+var namespaceKinds = []specs.LinuxNamespaceType{specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.MountNamespace, specs.UserNamespace,
+	specs.CgroupNamespace, specs.TimeNamespace}
+
 // processes wants each to be one, and to have an image: CRIU begins all of the tree before it looks. The threads of one that has ended are any numbers.
 func (r *imageReviewer) processes(trees []*pstree.PstreeEntry) error {
 	names, err := files(r.images, "core-*.img")
@@ -161,7 +217,7 @@ func (r *imageReviewer) identities(name string) ([]*criucore.TaskKobjIdsEntry, e
 	return ids, nil
 }
 
-// private lists the namespaces that the container, by its specification, shares with nobody or with a path granted.
+// private lists the namespaces that the container, by its specification, has for itself or joins by a path that was granted.
 func (r *imageReviewer) private() []specs.LinuxNamespaceType {
 	var kinds []specs.LinuxNamespaceType
 	if r.spec.Linux != nil {

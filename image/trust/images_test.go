@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -151,7 +152,7 @@ func (d *dump) write(t *testing.T) string {
 	for _, m := range d.mounts {
 		mounts = append(mounts, m)
 	}
-	image(t, dir, "mountpoints-12.img", mounts...)
+	image(t, dir, fmt.Sprintf("mountpoints-%d.img", d.ids.GetMntNsId()), mounts...)
 	image(t, dir, "cgroup.img", d.cgroups)
 	var files []proto.Message
 	for i, f := range d.files {
@@ -173,6 +174,11 @@ func reviewImages(images fs.FS, spec *specs.Spec, p Policy, exists func(path str
 
 func TestImagesOfAnOrdinaryContainer(t *testing.T) {
 	d := ordinaryDump(t)
+	for name, mount := range map[string]int32{"/proc/meminfo": 2, "/proc/1/mountinfo": 2, "/proc/sys/kernel/random/boot_id": 3, "/sys/devices/system/cpu/online": 5} {
+		f := reg(name)
+		f.Reg.MntId = &mount
+		d.files = append(d.files, f)
+	}
 	if err := reviewImages(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
 		t.Error(err)
 	}
@@ -303,14 +309,16 @@ func TestDamagedImages(t *testing.T) {
 		"truncated":       func(_ *testing.T, _ *dump, dir string) { _ = os.Truncate(filepath.Join(dir, "core-7.img"), 40) },
 		"empty":           func(_ *testing.T, _ *dump, dir string) { _ = os.Truncate(filepath.Join(dir, "cgroup.img"), 0) },
 		"half a header":   func(_ *testing.T, _ *dump, dir string) { _ = os.Truncate(filepath.Join(dir, "cgroup.img"), 6) },
-		"no mounts":       func(t *testing.T, _ *dump, dir string) { image(t, dir, "mountpoints-12.img") },
+		"no mounts":       func(t *testing.T, _ *dump, dir string) { image(t, dir, "mountpoints-303.img") },
 		"two roots": func(t *testing.T, d *dump, dir string) {
-			image(t, dir, "mountpoints-12.img", d.mounts[0], mount(30, 98, mnt.Fstype_AUTO, 0, "/", "/", "/dev/vda", ""))
+			image(t, dir, "mountpoints-303.img", d.mounts[0], mount(30, 98, mnt.Fstype_AUTO, 0, "/", "/", "/dev/vda", ""))
 		},
 		"root is elsewhere": func(t *testing.T, d *dump, dir string) {
-			image(t, dir, "mountpoints-12.img", mount(30, 98, mnt.Fstype_AUTO, 0, "/", "/x", "/dev/vda", ""))
+			image(t, dir, "mountpoints-303.img", mount(30, 98, mnt.Fstype_AUTO, 0, "/", "/x", "/dev/vda", ""))
 		},
-		"one id twice": func(t *testing.T, d *dump, dir string) { image(t, dir, "mountpoints-12.img", d.mounts[0], d.mounts[0]) },
+		"one id twice": func(t *testing.T, d *dump, dir string) {
+			image(t, dir, "mountpoints-303.img", d.mounts[0], d.mounts[0])
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := ordinaryDump(t)
@@ -345,7 +353,7 @@ func TestForgedImages(t *testing.T) {
 	mounts := func(change func(*dump)) func(*testing.T, *dump, string) {
 		return func(t *testing.T, d *dump, dir string) {
 			change(d)
-			image(t, dir, "mountpoints-12.img", d.mounts[0], d.mounts[1])
+			image(t, dir, "mountpoints-303.img", d.mounts[0], d.mounts[1])
 		}
 	}
 	raw := func(name, text string) func(*testing.T, *dump, string) {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/creds"
@@ -20,6 +19,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/cryo-project/cryo/image/spec/pattern"
 )
 
 // thread reviews what CRIU gives a thread besides capabilities: no_new_privs, seccomp filters, the LSM label and scheduling.
@@ -47,8 +48,18 @@ func (r *imageReviewer) thread(e *criucore.CoreEntry) error {
 		}
 	}
 	r.ids(t.GetCreds())
+	r.secureBits(t.GetCreds().GetSecbits())
 	r.schedule(t)
 	return nil
+}
+
+// secureBits asks for bits that only a process with CAP_SETPCAP sets. The kernel shows them to the process alone, so that nothing compares them later. Source: capabilities(7);
+// linux/securebits.h, whose bits from 8 are of checks that a process has programs make.
+func (r *imageReviewer) secureBits(bits uint32) {
+	const setPCap, keepCaps, exec = 8, 1 << 4, 0xf << 8
+	if bits&^(keepCaps|exec) != 0 && !r.granted[setPCap] {
+		r.ask(Privileges, "processes with the secure bits %#x, which take CAP_SETPCAP", bits)
+	}
 }
 
 // ids asks for users and groups that no process can give itself: it has not the capability, and no_new_privs keeps programs from giving it.
@@ -64,12 +75,12 @@ func (r *imageReviewer) ids(c *creds.CredsEntry) {
 	}
 	other := func(id uint32) bool { return id != p.User.GID }
 	if !r.granted[setGID] && (slices.ContainsFunc(groups, other) ||
-		slices.ContainsFunc(c.GetGroups(), func(id uint32) bool { return other(id) && !slices.Contains(p.User.AdditionalGids, id) })) {
+		slices.ContainsFunc(c.GetGroups(), func(id uint32) bool { return other(id) && !r.groups[id] })) {
 		r.ask(Privileges, "processes of the groups %d %d, and not of the specification's", groups, c.GetGroups())
 	}
 }
 
-// filtered tells whether runc gives the container's processes a filter. Source: runc, libcontainer/specconv.SetupSeccomp.
+// filtered reports whether runc installs a seccomp filter for the container's processes. Source: runc, libcontainer/specconv.SetupSeccomp.
 func (r *imageReviewer) filtered() bool {
 	l := r.spec.Linux
 	return l != nil && l.Seccomp != nil && (l.Seccomp.DefaultAction != "" || len(l.Seccomp.Syscalls) > 0)
@@ -153,7 +164,7 @@ func (r *imageReviewer) schedule(t *criucore.ThreadCoreEntry) {
 }
 
 // runID is how CRIU names a dump; it is a part of the name of a table of nftables, in a command. Source: CRIU 4.2, criu/netfilter.c.
-var runID = regexp.MustCompile(`^([0-9a-f-]{36})?$`)
+var runID = pattern.New(`^([0-9a-f-]{36})?$`)
 
 func (r *imageReviewer) inventory() error {
 	const name = "inventory.img"

@@ -5,11 +5,16 @@ import (
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image/spec/plain"
 )
 
 // mounts: file systems that the kernel makes anew for a container are free, if they lie where their masks apply.
 func (r *reviewer) mounts(spec *specs.Spec, p Policy) {
 	for _, m := range spec.Mounts {
+		if len(m.UIDMappings)+len(m.GIDMappings) > 0 || slices.Contains(m.Options, "idmap") || slices.Contains(m.Options, "ridmap") {
+			r.ask(Privileges, "other owners of the files at %s", m.Destination)
+		}
 		if ordinary(m) || slices.Contains(p.Mounts, m.Destination) {
 			continue
 		}
@@ -18,11 +23,11 @@ func (r *reviewer) mounts(spec *specs.Spec, p Policy) {
 }
 
 func ordinary(m specs.Mount) bool {
-	if bind(m) {
+	if plain.IsBind(m) {
 		return false
 	}
 	at := path.Clean(m.Destination)
-	readonly := readonly(m.Options)
+	readonly := plain.IsReadonly(m.Options)
 	switch m.Type {
 	case "tmpfs", "devpts", "mqueue":
 		return true
@@ -36,30 +41,11 @@ func ordinary(m specs.Mount) bool {
 	return false
 }
 
-// readonly tells whether runc mounts read-only with such options: the last one that says so or the contrary holds, and the recursive ones hold
-// for what is below as well. Source: runc, libcontainer/specconv, parseMountOptions.
-func readonly(options []string) (yes bool) {
-	for _, o := range options {
-		switch o {
-		case "ro", "rro":
-			yes = true
-		case "rw", "rrw":
-			yes = false
-		}
-	}
-	return yes
-}
-
-// bind tells whether runc takes a mount for a bind mount.
-func bind(m specs.Mount) bool {
-	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
-}
-
 func describe(m specs.Mount) string {
 	switch {
-	case bind(m) && readonly(m.Options):
+	case plain.IsBind(m) && plain.IsReadonly(m.Options):
 		return "a read-only bind mount"
-	case bind(m):
+	case plain.IsBind(m):
 		return "a bind mount"
 	case slices.Contains([]string{"proc", "sysfs", "cgroup", "cgroup2"}, m.Type):
 		return "an unusual mount (" + m.Type + ")"

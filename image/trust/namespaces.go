@@ -27,7 +27,7 @@ func (r *reviewer) namespaces(spec *specs.Spec, p Policy) {
 	}
 }
 
-// own tells whether the container has a namespace of a kind for itself.
+// own reports whether the container has a namespace of a kind for itself.
 func own(spec *specs.Spec, kind specs.LinuxNamespaceType) bool {
 	return slices.ContainsFunc(spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == kind && ns.Path == "" })
 }

@@ -31,6 +31,9 @@ func (e *DamagedError) Error() string {
 	return fmt.Sprintf("read CRIU image %s (rule %s)", e.What(), e.Rule)
 }
 
+// ByRule returns the rule by which the image was found.
+func (e *DamagedError) ByRule() string { return e.Rule }
+
 // What says which image it is, and what is wrong with it.
 func (e *DamagedError) What() string {
 	if e.File == "" {
@@ -39,15 +42,25 @@ func (e *DamagedError) What() string {
 	return fmt.Sprintf("%s: %v", e.File, e.Err)
 }
 
-// Hint says how to mend it.
+// Hint returns how to mend it.
 func (e *DamagedError) Hint() string {
-	return "the snapshot cannot be trusted: get it again from where it was taken"
+	const untrusted = "the snapshot cannot be trusted: get it again from where it was taken"
+	if again, ok := again[e.Rule]; ok {
+		return untrusted + "; or it is of an older cryo: " + again + ", and take it again"
+	}
+	return untrusted
 }
 
-// Unwrap gives the kind and the cause.
+// again says what to do before a snapshot is taken again, by the rule that refuses what an older cryo may have written.
+var again = map[string]string{
+	nestedRule:  "have the processes leave namespaces of their own",
+	deletedRule: "have the program close the deleted file, or keep it in the container's root file system or in a tmpfs",
+}
+
+// Unwrap returns the kind and the cause.
 func (e *DamagedError) Unwrap() []error { return []error{errdefs.ErrDataLoss, e.Err} }
 
-// readImage gives an image, or as much of it as a first record may have.
+// readImage returns an image, or as much of it as a first record may have.
 func readImage(images fs.FS, name string, first bool) ([]byte, error) {
 	f, err := images.Open(name)
 	if err != nil {
@@ -116,7 +129,7 @@ func nextInto(body []byte, m proto.Message) (rest []byte, err error) {
 	return rest, proto.Unmarshal(record, m)
 }
 
-// read gives the records of an image. One that is not there has none.
+// read returns the records of an image. One that is not there has none.
 func read[T any, P message[T]](images fs.FS, name string) (all []P, err error) {
 	err = each(images, name, func(m P) error {
 		all = append(all, m)
@@ -128,7 +141,7 @@ func read[T any, P message[T]](images fs.FS, name string) (all []P, err error) {
 // maxFirst bounds the first record of an image of which no more is looked at, bytes.
 const maxFirst = 64 << 10
 
-// readFirst gives the first record of an image; what follows it may be as large as it likes, and no record.
+// readFirst returns the first record of an image; what follows it may be as large as it likes, and no record.
 func readFirst[T any, P message[T]](images fs.FS, name string) (P, error) {
 	record := P(new(T))
 	data, err := readImage(images, name, true)

@@ -2,5 +2,5 @@
 
 package trust
 
-// Reviews tells that CRIU's images are reviewed. Tests of what ends a hostile restore behind the review have it off, by the build tag unreviewed.
+// Reviews reports that CRIU's images are reviewed. Tests of what ends a hostile restore behind the review have it off, by the build tag unreviewed.
 const Reviews = true

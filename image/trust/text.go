@@ -5,7 +5,7 @@ import (
 	"unicode"
 )
 
-// Hidden tells whether a character makes a reader see something else than there is: control characters, those that change the direction of text,
+// Hidden reports whether a character makes a reader see something else than there is: control characters, those that change the direction of text,
 // and those that end a line. Source: Unicode 15, Bidi_Control, Zl and Zp; https://trojansource.codes.
 func Hidden(r rune) bool {
 	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)

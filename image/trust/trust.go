@@ -1,6 +1,6 @@
 // Package trust decides what a container may get because a snapshot says so.
 //
-// Whoever wrote a snapshot wrote its runtime specification, so the specification is a request, not an order. What
+// The author of a snapshot wrote its runtime specification, so the specification is a request, not an order. What
 // a plain `ctr run` or `nerdctl run` gives to a container is granted; whatever reaches further into the host, such as a
 // bind mount, a device, a capability or a namespace of the host, must be allowed by the person who restores. Hooks,
 // which are programs of the host, are dropped in any case, and so are annotations and labels that steer the host.
@@ -29,14 +29,14 @@ const (
 	Devices      Grant = "devices"      // devices beyond null, zero, full, random, urandom, tty, console and ptmx
 	Capabilities Grant = "capabilities" // capabilities beyond those a container has by default
 	Namespaces   Grant = "namespaces"   // namespaces of the host, or of a path
-	Privileges   Grant = "privileges"   // unmasked kernel files, sysctls of the host, mount propagation, real-time scheduling
+	Privileges   Grant = "privileges"   // unmasked kernel files, sysctls of the host, mount propagation, real-time scheduling, priority over others
 	All          Grant = "all"
 )
 
 // Grants lists all grants.
 func Grants() []Grant { return []Grant{Mounts, Devices, Capabilities, Namespaces, Privileges, All} }
 
-// ParseGrant gives the grant of a name, or an error of kind InvalidArgument.
+// ParseGrant returns the grant of a name, or an error of kind InvalidArgument.
 func ParseGrant(name string) (Grant, error) {
 	if g := Grant(name); slices.Contains(Grants(), g) {
 		return g, nil
@@ -57,9 +57,11 @@ type Policy struct {
 	Namespaces []specs.LinuxNamespaceType
 	// Devices are names of CDI devices that that person gave; that is a grant.
 	Devices []string
+	// AppArmor says that containers have a profile of AppArmor's on this host.
+	AppArmor bool
 }
 
-// Allows tells whether the policy holds a grant.
+// Allows reports whether the policy holds a grant.
 func (p Policy) Allows(g Grant) bool {
 	return slices.Contains(p.Allow, g) || slices.Contains(p.Allow, All)
 }
@@ -69,13 +71,17 @@ type Request struct {
 	Rule    string `json:"rule"` // by which it was found
 	Grant   Grant  `json:"grant"`
 	What    string `json:"what"`
-	Flag    string `json:"flag"` // of cryo restore, that grants it
+	Flag    string `json:"flag"` // of cryo restore, that grants it; empty: none does
 	Allowed bool   `json:"allowed"`
 }
 
-// NewRequest is a request that nobody has allowed yet.
+// NewRequest is a request that is not allowed yet.
 func NewRequest(rule string, g Grant, what string) Request {
-	return Request{Rule: rule, Grant: g, What: what, Flag: "--allow " + string(g)}
+	flag := "--allow " + string(g)
+	if g == Nothing {
+		flag = ""
+	}
+	return Request{Rule: rule, Grant: g, What: what, Flag: flag}
 }
 
 // Review lists what a specification asks for, in the order of its kinds; cdi are the CDI devices that it is to get.
@@ -86,19 +92,19 @@ func Review(spec *specs.Spec, cdi []string, p Policy) []Request {
 		bare.Linux = &specs.Linux{} // which has no namespaces and masks nothing
 		spec = &bare
 	}
-	r.mounts(spec, p)
-	r.devices(spec)
-	r.cdi(cdi, p)
-	r.capabilities(spec)
-	r.namespaces(spec, p)
-	r.privileges(spec)
+	for i, rule := range order {
+		if deciders[rule](&r, spec, p); i == 1 {
+			r.cdi(cdi, p)
+		}
+	}
+	r.specification(spec)
 	return p.Judge(r.requests)
 }
 
 // Judge says of each request whether the policy allows it.
 func (p Policy) Judge(requests []Request) []Request {
 	for i := range requests {
-		requests[i].Allowed = p.Allows(requests[i].Grant)
+		requests[i].Allowed = requests[i].Grant != Nothing && p.Allows(requests[i].Grant)
 	}
 	return requests
 }
@@ -114,11 +120,12 @@ func Refuse(requests []Request) error {
 
 // Confine returns an error, a [*RefusedError], if the specification asks for what the policy does not allow. Otherwise
 // it takes out of it, in place, what no snapshot gets, and says what that was. The CDI devices are not in the specification yet:
-// whoever has the answer puts them in, by this host's own files.
+// the program that has the answer puts them in, by this host's own files.
 func Confine(spec *specs.Spec, cdi []string, p Policy) (dropped []string, err error) {
 	if err := Refuse(Review(spec, cdi, p)); err != nil {
 		return nil, err
 	}
+	mask(spec)
 	return drop(spec), nil
 }
 
@@ -154,7 +161,7 @@ func (r *reviewer) ask(g Grant, format string, a ...any) {
 	r.requests = append(r.requests, NewRequest(r.rule, g, what))
 }
 
-// RefusedError says what a snapshot asks for and nobody allowed. Its kind is PermissionDenied.
+// RefusedError says what a snapshot asks for and was not allowed. Its kind is PermissionDenied.
 type RefusedError struct{ Requests []Request }
 
 func (e *RefusedError) Error() string {
@@ -167,7 +174,7 @@ func (e *RefusedError) Error() string {
 			fmt.Fprintf(&b, "\n  %s: %s (rule %s)", r.Grant, OneLine(r.What), r.Rule)
 		}
 	}
-	for _, g := range Grants() {
+	for _, g := range append(Grants(), Nothing) {
 		if more := shown[g] - most; more > 0 {
 			fmt.Fprintf(&b, "\n  %s: and %d more (cryo inspect lists all)", g, more)
 		}
@@ -175,10 +182,16 @@ func (e *RefusedError) Error() string {
 	return b.String()
 }
 
+// ByRule returns the rule of the first request.
+func (e *RefusedError) ByRule() string { return e.Requests[0].Rule }
+
 // Hint names the flags that allow it.
 func (e *RefusedError) Hint() string {
 	var flags []string
 	for _, r := range e.Requests {
+		if r.Grant == Nothing {
+			return "no container gets this from a snapshot: do not trust it"
+		}
 		if !slices.Contains(flags, r.Flag) {
 			flags = append(flags, r.Flag)
 		}

@@ -57,13 +57,16 @@ type fault struct {
 var faults = []fault{
 	{name: "kill", about: "SIGKILL; a daemon is started again after up to three seconds", weight: 8, targets: processesOf, length: between(0, 3*time.Second), do: kill},
 	{name: "stop", about: "SIGSTOP for up to three seconds", weight: 4, targets: processesOf, length: between(100*time.Millisecond, 3*time.Second), do: stop},
+	{name: "interrupt", about: "SIGINT to the command, which undoes what it has done, or has done all", weight: 2, targets: twiceOf, do: interrupt},
 	{name: "restart", about: "SIGTERM, and a start at once", weight: 2, targets: daemonsOf, do: restart},
-	{name: "line", about: "for up to three seconds it is slow (1 to 100 MB/s and latency), lossy (pieces are 200 ms late), dark (nothing passes) or cut (connections are reset and refused)", weight: 3, targets: linesOf, length: between(50*time.Millisecond, 3*time.Second), do: spoilLine},
+	{name: "line", about: "for up to three seconds it is slow (1 to 100 MB/s and latency), lossy (pieces are 200 ms late), dark (nothing passes) or cut (connections are reset and refused), or requests get bad answers (404, 403, 401, empty 200, 500, a page)", weight: 3, targets: linesOf, length: between(50*time.Millisecond, 3*time.Second), do: spoilLine},
 	{name: "flip", about: "one bit of a blob in the local store or the registry is wrong until the operation ends", weight: 2, targets: func(o *operation) []string { return o.flips }, early: true, do: flip},
 	{name: "full", about: "until the operation ends at most 100 MiB are free in cryo's store, containerd's root or /run", weight: 3, targets: fillable, early: true, do: fill},
 	{name: "reboot", about: "all processes of the host are killed at once, /run and temporary files are emptied, and it boots", weight: 1, targets: hostOf, do: reboot},
 	{name: "power", about: "reboot, and the disk drops all or part of what was not synced, at any time (during) or when the command has just said that it is done (after)", weight: 6, targets: disksOf, disk: true, do: power},
 	{name: "disk", about: "until the operation ends, fsync or write gives EIO or ENOSPC", weight: 4, targets: callsOf, early: true, disk: true, do: breakDisk},
+	{name: "again", about: "SIGKILL of the command, and the same command at once: a name is not refused that vanishes a moment later", weight: 1, targets: againOf, do: again},
+	{name: "damage", about: "until the operation ends index.json of the store is damaged (index), its backup as well (indexes), or the manifest of another snapshot is damaged or gone (manifest); then cryo prune runs", weight: 2, targets: damageable, early: true, do: damage},
 	{name: "twice", about: "the same command runs beside the first; one must succeed", weight: 1, targets: twiceOf, do: twice},
 }
 
@@ -86,7 +89,7 @@ func linesOf(o *operation) []string {
 	if !slices.Contains(o.processes, "registry") {
 		return nil
 	}
-	return []string{"slow", "lossy", "cut", "dark"}
+	return []string{"slow", "lossy", "cut", "dark", "answers"}
 }
 
 func hostOf(*operation) []string { return []string{"host"} }
@@ -96,6 +99,24 @@ func twiceOf(o *operation) []string {
 		return nil
 	}
 	return []string{"command"}
+}
+
+func againOf(o *operation) []string {
+	if o.stock || !o.fresh {
+		return nil
+	}
+	return []string{"name"}
+}
+
+// damageable are the parts of a store that others than the operation's snapshot need.
+func damageable(o *operation) []string {
+	if o.stock || !o.stores {
+		return nil
+	}
+	if o.second || o.fresh || o.name == "push" {
+		return []string{"index", "indexes"}
+	}
+	return []string{"index", "indexes", "manifest"}
 }
 
 // between draws a length, short ones as often as ten times longer ones.
@@ -126,7 +147,7 @@ func choose(seed uint64, round int, only filter) choice {
 		if f.length != nil {
 			c.Away = f.length(r)
 		}
-		if c.Target == "after" { // what was acknowledged
+		if c.Target == "after" || c.Target == "indexes" { // what was acknowledged; what the operation has not named yet
 			c.At = instant{}
 		}
 		c.Pick, c.Amount = r.IntN(8), r.Float64()
@@ -259,7 +280,7 @@ func (f filter) takes(c choice) bool {
 // gpus tells whether it takes any operation with GPUs.
 func (f filter) gpus() bool {
 	for _, o := range operations {
-		if o.engine != "" && (len(f.operations) == 0 || slices.Contains(f.operations, o.name)) {
+		if o.engine != "" && f.possibleOf(o) {
 			return true
 		}
 	}
@@ -268,12 +289,15 @@ func (f filter) gpus() bool {
 
 // possible tells whether there is any choice that it takes.
 func (f filter) possible() bool {
-	for _, o := range operations {
-		for _, kind := range faults {
-			for _, target := range kind.targets(o) {
-				if f.takes(choice{Operation: o.name, Fault: kind.name, Target: target}) {
-					return true
-				}
+	return slices.ContainsFunc(operations, f.possibleOf)
+}
+
+// possibleOf reports whether a round of the operation o passes the filter.
+func (f filter) possibleOf(o *operation) bool {
+	for _, kind := range faults {
+		for _, target := range kind.targets(o) {
+			if f.takes(choice{Operation: o.name, Fault: kind.name, Target: target}) {
+				return true
 			}
 		}
 	}

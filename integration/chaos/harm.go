@@ -28,12 +28,27 @@ func spoilLine(_ context.Context, r *round, _ int) error {
 		l.become(lineState{loss: 0.01 + 0.2*r.choice.Amount})
 	case "dark":
 		l.become(lineState{dark: true})
+	case "answers":
+		answer := badAnswers[r.choice.Pick%len(badAnswers)]
+		r.note("%s", answer)
+		l.become(lineState{answer: answer})
+		l.cut()
 	case "cut":
 		l.become(lineState{refuse: true})
 		l.cut()
 	}
 	time.Sleep(r.choice.Away)
 	return nil
+}
+
+// badAnswers are those of registries, and of what stands before them, while something is amiss.
+var badAnswers = []string{
+	"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+	"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+	"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+	"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+	"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 24\r\nConnection: close\r\n\r\n<html>maintenance</html>",
 }
 
 // flip changes a bit of one blob of the snapshot, in the local store or in the registry, until the operation is over.
@@ -122,6 +137,9 @@ func fill(_ context.Context, r *round, _ int) error {
 	free -= free % 4096
 	r.note("%d KiB are left on %s", free>>10, place)
 	r.mend = func(context.Context) error { return resize(place, placeSize) }
+	if r.op.second && r.choice.Target == "store" { // also when the container runs
+		defer func() { time.Sleep(time.Duration((1 + 3*r.choice.Amount) * float64(time.Second))) }()
+	}
 	for {
 		var fs unix.Statfs_t
 		if err := unix.Statfs(place, &fs); err != nil {

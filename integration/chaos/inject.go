@@ -93,6 +93,8 @@ func stop(_ context.Context, r *round, pid int) error {
 
 func kill(ctx context.Context, r *round, pid int) error { return end(ctx, r, pid, syscall.SIGKILL) }
 
+func interrupt(_ context.Context, _ *round, pid int) error { return send(pid, syscall.SIGINT) }
+
 func restart(ctx context.Context, r *round, pid int) error { return end(ctx, r, pid, syscall.SIGTERM) }
 
 // end ends a process; a daemon is started again.

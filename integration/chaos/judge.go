@@ -13,6 +13,8 @@ const (
 	exitState    = 4
 	exitLost     = 12
 	exitKilled   = 137
+
+	exitInterrupted = 130
 )
 
 // seen is all that was seen after an operation.
@@ -27,6 +29,7 @@ type seen struct {
 	reported, logged    bool   // its end was an event of containerd's, and is in its log
 	harmed              string // what was killed, rebooted or damaged; "": nothing
 	twice               bool   // the command was given twice, and this is the one that did better
+	passing             bool   // what was harmed passed: a bad line or registry, or no room in the local store
 	coming              bool   // the command does not wait until all memory is here
 }
 
@@ -45,9 +48,10 @@ func (s seen) ran() bool {
 	return s.failed() && strings.Contains(s.text, "it ran, and was ended, since its memory did not all come")
 }
 
-// runsOn tells whether a restore says that its container runs, and that only the snapshot is not all here.
+// runsOn reports whether a restore failed and its message says that the container runs: a part of the snapshot is missing in the store, or a signal has ended the wait for memory.
 func (s seen) runsOn() bool {
-	return s.failed() && strings.Contains(s.text, "runs and has all its memory, but not all of the snapshot is in the local store")
+	return s.failed() && strings.Contains(s.text, "runs and has all its memory, but not all of the snapshot is in the local store") ||
+		s.code == exitInterrupted && strings.Contains(s.text, "runs on, and its memory still comes")
 }
 
 // Outcomes of a round.
@@ -154,6 +158,8 @@ func judgeRestore(s seen) verdict {
 	case stopped, absent:
 		v.be(refused)
 		switch {
+		case s.state == stopped && s.passing && (s.ran() || s.code == exitOK && s.coming):
+			v.violate("what passed has ended a running container")
 		case s.state == stopped && s.ran():
 			v.be(gone)
 			v.judgeReason(s, true)
@@ -167,8 +173,8 @@ func judgeRestore(s seen) verdict {
 		case s.failed() && strings.TrimSpace(s.text) == "":
 			v.violate("failed (exit code %d) without a word", s.code)
 		}
-	case taskless:
-		// Killed before there was a shim, so that nobody is left to remove containerd's record: the next command does, which must succeed.
+	case taskless, "created":
+		// A command that is killed leaves what it has made in containerd, as ctr run does.
 		if v.be(refused); s.code != exitKilled {
 			v.violate("the container is %s (exit code %d)", s.state, s.code)
 		}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 )
@@ -28,6 +30,7 @@ type lineState struct {
 	loss    float64       // share of pieces that are lost, which costs them 200 ms
 	dark    bool          // nothing gets through, and nobody is told
 	refuse  bool          // connections are closed at once
+	answer  string        // what each request is answered with, without the registry; empty: it answers
 }
 
 func openLine(ip, to string) (*line, error) {
@@ -55,7 +58,13 @@ func (l *line) serve() {
 // carry connects one client with the registry.
 func (l *line) carry(c net.Conn) {
 	defer c.Close()
-	if l.now().refuse {
+	switch s := l.now(); {
+	case s.refuse:
+		return
+	case s.answer != "":
+		if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+			_, _ = io.WriteString(c, s.answer) // the client may have gone
+		}
 		return
 	}
 	up, err := net.Dial("tcp", l.to)

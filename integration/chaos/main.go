@@ -55,6 +55,9 @@ func main() {
 		os.Exit(4)
 	case err != nil:
 		fmt.Fprintln(os.Stderr, "chaos:", err)
+		if errors.As(err, new(*violatedError)) {
+			os.Exit(3)
+		}
 		os.Exit(1)
 	case violations > 0:
 		os.Exit(3)

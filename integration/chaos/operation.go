@@ -105,6 +105,7 @@ var operations = []*operation{
 		},
 		ready: removeRestored, clean: removeRestored,
 	},
+	besideRestore(),
 }
 
 func operationNames() (names []string) {
@@ -226,6 +227,9 @@ func restore(name, engine, about string, second bool, flags ...string) *operatio
 	if second {
 		o.processes, o.events = append([]string{"registry"}, restorers...), append([]string{"partial", "blob", "tag"}, startSteps...)
 		o.flips = []string{"registry-data"}
+		if engine == "" {
+			o.events = append(o.events, "program")
+		}
 	}
 	if engine != "" {
 		o.processes, o.events = append([]string{"keeper"}, o.processes...), append([]string{"keeper"}, o.events...)

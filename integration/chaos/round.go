@@ -92,6 +92,7 @@ func (r *round) seen(state string) seen {
 		s.harmed = "host"
 		s.tagged = r.tagged && (r.choice.Target == "after" || r.over) // else it may not have been on the disk yet, and need not
 	}
+	s.passing = r.choice.Fault == "line" || r.choice.Target == "registry" || r.choice.Fault == "full" && r.choice.Target == "store"
 	s.twice = r.second != nil
 	// A containerd that has ended meanwhile tells nobody who listened before.
 	s.reported = r.exits == nil || r.hit && (r.choice.Target == "containerd" || s.harmed == "host")
@@ -105,6 +106,7 @@ func (r *round) seen(state string) seen {
 
 // run does all of it. An error is the harness's own.
 func (r *round) run(ctx context.Context) error {
+	defer r.world.line.become(lineState{})
 	for _, step := range []func(context.Context) error{r.prepare, r.watched, r.again, r.tidy} {
 		if err := step(ctx); err != nil {
 			return err
@@ -118,6 +120,9 @@ func (r *round) run(ctx context.Context) error {
 
 func (r *round) prepare(ctx context.Context) (err error) {
 	r.logs = r.world.offsets()
+	if r.choice.Fault == "full" && r.choice.Target == "store" && r.op.second { // so that its memory is still to come when the store is full
+		r.world.line.become(lineState{rate: 4e6})
+	}
 	if r.op.prepare != nil {
 		if err := r.op.prepare(ctx, r); err != nil {
 			return fmt.Errorf("prepare: %w", err)
@@ -132,7 +137,11 @@ func (r *round) watched(ctx context.Context) (err error) {
 	if r.exits, err = watchExits(ctx, r.host); err != nil {
 		return err
 	}
-	return errors.Join(r.act(ctx), r.ask(ctx), r.exits.close())
+	err = r.act(ctx)
+	if len(r.violations) == 0 {
+		err = errors.Join(err, r.ask(ctx))
+	}
+	return errors.Join(err, r.exits.close())
 }
 
 // act runs the command and harms what is to be harmed.
@@ -175,6 +184,7 @@ func (r *round) act(ctx context.Context) error {
 	done()
 	r.tagged = <-tagged
 	err := <-injected
+	r.world.line.become(lineState{})
 	if r.mend != nil {
 		err = errors.Join(err, r.mend(ctx))
 	}
@@ -206,6 +216,14 @@ func (r *round) ask(ctx context.Context) (err error) {
 	for _, text := range r.verdict.wrong {
 		r.violate("%s", text)
 	}
+	if r.hit && r.choice.Fault == "interrupt" && r.result.Code != exitOK {
+		if r.result.Code != exitInterrupted {
+			r.violate("interrupted, and the exit code is %d: %s", r.result.Code, r.result.Stderr)
+		}
+		if r.verdict.outcome == gone && !strings.Contains(r.result.Stderr, "the snapshot is safe as") { // only its push was interrupted
+			r.violate("interrupted, and the container is gone")
+		}
+	}
 	return nil
 }
 
@@ -217,11 +235,6 @@ func (r *round) again(ctx context.Context) error {
 		}
 		if len(r.violations) > 0 {
 			return nil
-		}
-	}
-	if r.hit && r.choice.Fault == "power" { // see settleDisk
-		if err := r.excuseLeases(ctx); err != nil {
-			return err
 		}
 	}
 	r.exits = nil // what ends now ends by what was asked for
@@ -322,15 +335,15 @@ func (r *round) excuseLeases(ctx context.Context) error {
 }
 
 // settleDisk has removed what was removed before the power cut, and is there again since that did not reach the disk: blobs, when the next snapshot is removed,
-// descriptions of device memory that nobody keeps any more, when somebody looks for it, and the sockets of restores, when the next one begins. It excuses leases: a command
-// knows those of another by the number of a directory, and the disk has other numbers when its power has come back.
+// descriptions of device memory that nobody keeps any more, when somebody looks for it, and the sockets and leases of restores, when the next one begins: the disk has other numbers when its power
+// has come back, and cryo knows what is its own all the same.
 func (r *round) settleDisk(ctx context.Context) error {
 	err := errors.Join(r.host.Cryo(ctx, "pull", r.world.reference(spare), "--plain-http").Err(), r.host.Cryo(ctx, "rm", r.world.reference(spare)).Err(),
 		r.host.Cryo(ctx, "prewarm", "ls").Err())
 	if restored := r.host.Cryo(ctx, "restore", r.world.reference("none"), "--pull", "never"); restored.Code != exitNotFound {
 		err = errors.Join(err, fmt.Errorf("restore what is not there: %w", restored.Err()))
 	}
-	return errors.Join(err, r.excuseLeases(ctx))
+	return err
 }
 
 // ofSubject tells whether a line of a trace is that of the container's task, as it is now.

@@ -74,7 +74,7 @@ func (r *runner) open(ctx context.Context, disk bool) (*world, error) {
 	if known {
 		return w, nil
 	}
-	if err := w.rehearse(ctx); err != nil {
+	if err := w.rehearse(ctx, r.only); err != nil {
 		return nil, errors.Join(err, w.close())
 	}
 	r.mu.Lock()

@@ -17,6 +17,7 @@ import (
 var commands = map[string]string{
 	"containerd": "containerd", "shim": "containerd-shim", "restore": "cryo-restore", "criu": "criu", "runc": "runc",
 	"keeper": "cryo-gpu-keeper", "cryo": "cryo", "ctr": "ctr",
+	"program": "workload", // what runs in a container
 }
 
 // steps are files, below the host's directory, whose appearance marks a step of an operation.

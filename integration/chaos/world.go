@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
@@ -159,10 +160,10 @@ func (w *world) furnish(ctx context.Context, engine string) error {
 	return w.remove(ctx, w.a, subject)
 }
 
-// rehearse measures how long each operation takes, and wants all that is wanted of it without any fault.
-func (w *world) rehearse(ctx context.Context) error {
+// rehearse measures how long each operation takes that only takes, and wants all that is wanted of it without any fault.
+func (w *world) rehearse(ctx context.Context, only filter) error {
 	for _, o := range operations {
-		if o.engine != "" && !w.gpus {
+		if !only.possibleOf(o) {
 			continue
 		}
 		r := newRound(w, o, choice{Operation: o.name, Fault: none})
@@ -170,12 +171,17 @@ func (w *world) rehearse(ctx context.Context) error {
 			return fmt.Errorf("rehearse %s: %w", o.name, err)
 		}
 		if len(r.violations) > 0 {
-			return fmt.Errorf("rehearse %s: %v\n%s", o.name, r.violations, r.text())
+			return &violatedError{fmt.Sprintf("without a fault, %s: VIOLATION: %s\n%s", o.name, strings.Join(r.violations, "\nVIOLATION: "), r.text())}
 		}
 		w.usual[o.name] = r.result.Elapsed
 	}
 	return nil
 }
+
+// violatedError says that something does not hold though nothing was broken.
+type violatedError struct{ text string }
+
+func (e *violatedError) Error() string { return e.text }
 
 // reference goes by way of the line.
 func (w *world) reference(name string) string { return w.line.address + "/chaos/" + name + ":1" }

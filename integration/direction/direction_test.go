@@ -1,6 +1,7 @@
 // Package direction holds the test that dependencies between the project's packages point one way:
 //
 //	cmd -> shim -> {runtime, image}, and cmd -> {runtime, image}
+//	integration -> {runtime, image}, and shim/cryo, which is for programs outside
 //
 // runtime and image know nothing of each other but package image/spec, so that each can be read, tested and replaced alone.
 package direction
@@ -27,7 +28,7 @@ var allowed = map[string][]string{
 	"shim":        {"runtime", "image"},
 	"runtime":     {"image/spec"},
 	"image":       {},
-	"integration": {"runtime", "image"},
+	"integration": {"runtime", "image", "shim/cryo"},
 }
 
 // vague names say nothing of what a package is about.
@@ -80,6 +81,7 @@ func permits(top string, may []string, imported string) bool {
 func packages(t *testing.T) []listed {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", module+"...")
+	c.Env = append(os.Environ(), "CGO_ENABLED=1") // else it passes over files with cgo
 	out, err := c.Output()
 	if err != nil {
 		t.Fatalf("%s: %v", c, err)
@@ -104,6 +106,40 @@ var notInShim = []string{
 	"github.com/spf13/cobra",
 	module + "image/archive",
 	module + "image/registry",
+}
+
+// TestSameVersions: the tools are built of the versions of golang.org/x that cryo is built of. Nearly all else is built on these, and would be compiled twice.
+func TestSameVersions(t *testing.T) {
+	versions := func(dir string) map[string]string {
+		c := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json")
+		c.Dir = dir
+		out, err := c.Output()
+		if err != nil {
+			t.Fatalf("%s in %s: %v", c, dir, err)
+		}
+		var file struct {
+			Require []struct{ Path, Version string }
+		}
+		if err := json.Unmarshal(out, &file); err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]string{}
+		for _, r := range file.Require {
+			if strings.HasPrefix(r.Path, "golang.org/x/") && r.Path != "golang.org/x/tools" && r.Path != "golang.org/x/exp" {
+				all[r.Path] = r.Version
+			}
+		}
+		return all
+	}
+	own, tools := versions("../.."), versions("../tools")
+	if own["golang.org/x/sys"] == "" || tools["golang.org/x/sys"] == "" {
+		t.Fatalf("go.mod has %v, and that of the tools %v", own, tools)
+	}
+	for path, version := range own {
+		if other := tools[path]; other != "" && other != version {
+			t.Errorf("%s is of version %s here, and %s in integration/tools: have both of the newer one by go get", path, version, other)
+		}
+	}
 }
 
 func TestShimIsLight(t *testing.T) {

@@ -28,6 +28,9 @@ struct control {
 	int result;
 };
 
+// RESTORE_THREAD is the name of the thread that carries out the checkpoint calls of the helper.
+#define RESTORE_THREAD "cuda00001400006"
+
 extern struct control control;
 
 int64_t now_ns(void);

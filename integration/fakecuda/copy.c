@@ -13,6 +13,8 @@ static CUresult alloc(CUdeviceptr *pointer, size_t bytes, int managed)
 
 	if (r == CUDA_SUCCESS && !current)
 		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS && !pointer)
+		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
 		r = streams_safe();
 	if (r == CUDA_SUCCESS)
@@ -22,15 +24,20 @@ static CUresult alloc(CUdeviceptr *pointer, size_t bytes, int managed)
 
 CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
 {
-	CUresult r = enter();
+	CUresult r = orders_own("cuMemGetInfo");
 
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
 	if (r == CUDA_SUCCESS && !current)
 		r = CUDA_ERROR_INVALID_CONTEXT;
 	if (r == CUDA_SUCCESS) {
 		struct device *d = &devices[current->device];
 
-		*total = d->total;
-		*available = d->total - directory_used(d);
+		if (total)
+			*total = d->total;
+		if (available)
+			*available = d->total - directory_used(d);
 	}
 	return leave(r);
 }
@@ -44,7 +51,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
 {
-	if (element != 4 && element != 8 && element != 16)
+	if (!pitch || (element != 4 && element != 8 && element != 16))
 		return CUDA_ERROR_INVALID_VALUE;
 	*pitch = (width + 511) & ~(size_t)511;
 	return alloc(pointer, *pitch * height, 0);
@@ -109,6 +116,26 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr p
 	return leave(r);
 }
 
+static struct marks *marks(CUdeviceptr pointer)
+{
+	struct marks *m = memory_marks(pointer);
+
+	return m ? m : virtual_marks(pointer);
+}
+
+CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr pointer)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !marks(pointer)))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS && !memory_marks(pointer))
+		r = CUDA_ERROR_NOT_SUPPORTED; // of memory with handles
+	if (r == CUDA_SUCCESS)
+		marks(pointer)->sync = *(const unsigned *)value != 0;
+	return leave(r);
+}
+
 CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
 {
 	CUresult r = enter();
@@ -117,7 +144,7 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
 	size_t bytes;
 	int device;
 
-	if (r == CUDA_SUCCESS && !look(pointer, &base, &bytes, &context, &device))
+	if (r == CUDA_SUCCESS && (!data || !look(pointer, &base, &bytes, &context, &device)))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return leave(r);
@@ -125,11 +152,15 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
 	case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = context; break;
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(int *)data = 2; break;
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = pointer; break;
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)data = marks(pointer)->sync; break;
+	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = context ? (bytes + GRANULARITY - 1) & ~(size_t)(GRANULARITY - 1) : bytes; break;
+	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(CUdeviceptr *)data = base; break;
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(uint64_t *)data = marks(pointer)->id; break;
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = device; break;
-	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(char *)data = context != NULL; break;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(char *)data = context && !memory_opened(base); break;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = base; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = bytes; break;
-	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)data = !context; break;
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)data = context ? 0 : virtual_types(pointer); break;
 	default: r = CUDA_ERROR_INVALID_VALUE;
 	}
 	return leave(r);
@@ -142,21 +173,6 @@ CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **data, CU
 	for (unsigned i = 0; i < count && r == CUDA_SUCCESS; i++)
 		r = cuPointerGetAttribute(data[i], attributes[i], pointer);
 	return r;
-}
-
-CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
-{
-	CUresult r = enter();
-	CUcontext context = NULL;
-	CUdeviceptr base;
-	size_t bytes;
-	int device;
-
-	if (r == CUDA_SUCCESS && (!look(pointer, &base, &bytes, &context, &device) || !context))
-		r = CUDA_ERROR_INVALID_VALUE;
-	if (r == CUDA_SUCCESS)
-		memcpy(handle, &base, sizeof(base));
-	return leave(r);
 }
 
 CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle object, CUdevice device)
@@ -176,6 +192,36 @@ CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
 	return r == CUDA_SUCCESS && (!memory || !bytes) ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
+// As with the real driver, memory with handles is the host's too. What was registered is not known here.
+static CUresult of_host(CUresult r, const void *memory)
+{
+	CUdeviceptr base;
+	size_t bytes;
+	int device;
+
+	return r == CUDA_SUCCESS && !virtual_find((CUdeviceptr)memory, &base, &bytes, &device) ? CUDA_ERROR_INVALID_VALUE : r;
+}
+
+CUresult cuMemHostGetFlags(unsigned *flags, void *memory)
+{
+	CUresult r = of_host(enter(), memory);
+
+	if (r == CUDA_SUCCESS)
+		*flags = 0;
+	return leave(r);
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pointer, void *memory, unsigned flags)
+{
+	CUresult r = of_host(enter(), memory);
+
+	if (r == CUDA_SUCCESS && flags)
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS)
+		*pointer = (CUdeviceptr)memory;
+	return leave(r);
+}
+
 CUresult cuMemHostUnregister(void *memory)
 {
 	CUresult r = leave(enter());
@@ -183,10 +229,10 @@ CUresult cuMemHostUnregister(void *memory)
 	return r == CUDA_SUCCESS && !memory ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
-// holds says whether all of a range is device memory that can be used.
-static int holds(CUdeviceptr pointer, size_t bytes)
+// holds says whether all of a range is device memory that can be read, or written.
+static int holds(CUdeviceptr pointer, size_t bytes, int write)
 {
-	return memory_holds(pointer, bytes) || virtual_holds(pointer, bytes);
+	return memory_holds(pointer, bytes) || virtual_holds(pointer, bytes, write);
 }
 
 static CUresult copy(const char *call, CUstream stream, CUdeviceptr to_device, CUdeviceptr from_device, size_t bytes, void *to, const void *from)
@@ -197,7 +243,9 @@ static CUresult copy(const char *call, CUstream stream, CUdeviceptr to_device, C
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = enter_idle();
-	if (r == CUDA_SUCCESS && ((to_device && !holds(to_device, bytes)) || (from_device && !holds(from_device, bytes))))
+	if (r == CUDA_SUCCESS && (!to || !from))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS && ((to_device && !holds(to_device, bytes, 1)) || (from_device && !holds(from_device, bytes, 0))))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
 		r = streams_take(stream, &captured);
@@ -244,7 +292,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = enter_idle();
-	if (r == CUDA_SUCCESS && !holds(to, bytes))
+	if (r == CUDA_SUCCESS && !holds(to, bytes, 1))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
 		r = streams_take(stream, &captured);

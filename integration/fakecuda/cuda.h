@@ -22,6 +22,7 @@ enum {
 	CUDA_ERROR_NOT_INITIALIZED = 3,
 	CUDA_ERROR_NO_DEVICE = 100,
 	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_INVALID_PTX = 218,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
 	CUDA_ERROR_ALREADY_MAPPED = 208,
 	CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
@@ -59,7 +60,7 @@ typedef struct { uint64_t reserved[8]; } CUcheckpointUnlockArgs;
 
 // Memory with handles.
 enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
-enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
+enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READ = 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
 typedef struct { int type, id; } CUmemLocation;
 typedef struct {
 	int type, requestedHandleTypes;
@@ -69,16 +70,21 @@ typedef struct {
 } CUmemAllocationProp;
 typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
 typedef struct { char reserved[64]; } CUipcMemHandle;
+enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
 
 enum {
 	CU_POINTER_ATTRIBUTE_CONTEXT = 1,
 	CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
 	CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+	CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
+	CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,
 	CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
 	CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
 	CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
 	CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
 	CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
+	CU_POINTER_ATTRIBUTE_MAPPING_SIZE = 18,
+	CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19,
 };
 
 typedef enum { CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_INVALIDATED } CUstreamCaptureStatus;
@@ -118,6 +124,7 @@ FAKE CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);
 FAKE CUresult cuCtxDisablePeerAccess(CUcontext peer);
 FAKE CUresult cuStreamCreate(CUstream *stream, unsigned flags);
 FAKE CUresult cuStreamSynchronize(CUstream stream);
+FAKE CUresult cuStreamQuery(CUstream stream);
 FAKE CUresult cuStreamSynchronize_ptsz(CUstream stream);
 FAKE CUresult cuStreamDestroy_v2(CUstream stream);
 FAKE CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
@@ -142,10 +149,15 @@ FAKE CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
 FAKE CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
 FAKE CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer);
 FAKE CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **data, CUdeviceptr pointer);
+FAKE CUresult cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr pointer);
 FAKE CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer);
+FAKE CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags);
+FAKE CUresult cuIpcCloseMemHandle(CUdeviceptr pointer);
 FAKE CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle object, CUdevice device);
 FAKE CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags);
 FAKE CUresult cuMemHostUnregister(void *memory);
+FAKE CUresult cuMemHostGetFlags(unsigned *flags, void *memory);
+FAKE CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pointer, void *memory, unsigned flags);
 
 // The asynchronous ones are done when they return.
 FAKE CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
@@ -165,6 +177,8 @@ FAKE CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes);
 FAKE CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
 FAKE CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes);
 FAKE CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count);
+FAKE CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr pointer);
+FAKE CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address);
 FAKE CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags);
 FAKE CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type);
 FAKE CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
@@ -172,10 +186,15 @@ FAKE CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, 
 FAKE CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
 FAKE CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
 
+// There is one kernel, cryo_written of cmd/cryo-gpu-keeper.
+FAKE CUresult cuModuleLoadData(void **module, const void *text);
+FAKE CUresult cuModuleGetFunction(CUfunction *function, void *module, const char *name);
+FAKE CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags);
 FAKE CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
 	unsigned block_z, unsigned shared, CUstream stream, void **arguments, void **extra);
 
 FAKE CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state);
+FAKE CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid);
 FAKE CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args);
 FAKE CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args);
 FAKE CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args);

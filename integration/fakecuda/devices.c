@@ -18,8 +18,8 @@ static uint64_t word(int device, size_t i)
 	return x ^ x >> 31;
 }
 
-// over_block is devices_over for one allocation, of which words begin at number first.
-static int over_block(int device, CUdeviceptr block, size_t all, size_t first, int write)
+// over_block is devices_over for one allocation, of which words begin at number first. A blank one is zero.
+static int over_block(int device, CUdeviceptr block, size_t all, size_t first, int write, int blank)
 {
 	static uint64_t buffer[CHUNK / 8];
 
@@ -29,7 +29,7 @@ static int over_block(int device, CUdeviceptr block, size_t all, size_t first, i
 		if (!write)
 			r = cuda.cuMemcpyDtoH_v2(buffer, block + done, CHUNK);
 		for (size_t i = 0; i < CHUNK / 8; i++) {
-			uint64_t want = word(device, first + done / 8 + i);
+			uint64_t want = blank ? 0 : word(device, first + done / 8 + i);
 
 			if (write)
 				buffer[i] = want;
@@ -53,7 +53,9 @@ int devices_over(int device, int write)
 	for (int b = 0; b < options.blocks && !r; b++) {
 		size_t bytes = (size_t)options.block[b] << 20;
 
-		r = over_block(device, memory[device][b], bytes, first, write);
+		mapped_begin(device, b);
+		r = over_block(device, memory[device][b], bytes, first, write, options.kind[b] == BLANK);
+		mapped_end(device, b);
 		first += bytes / 8;
 	}
 	return r;
@@ -68,7 +70,19 @@ int devices_ranges(int device)
 		int attributes[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
 		void *values[] = {&start, &size};
 		CUcontext context = NULL;
-		CUresult r = cuda.cuMemGetAddressRange_v2(&base, &bytes, at + want / 2);
+		CUresult r;
+
+		if (options.kind[b]) {
+			int different;
+
+			mapped_begin(device, b);
+			different = mapped_check(device, b);
+			mapped_end(device, b);
+			if (different)
+				return different;
+			continue;
+		}
+		r = cuda.cuMemGetAddressRange_v2(&base, &bytes, at + want / 2);
 
 		if (r == CUDA_SUCCESS)
 			r = cuda.cuPointerGetAttributes(2, attributes, values, at + want - 1);
@@ -130,7 +144,9 @@ static void fill_devices(void)
 		for (int b = 0; b < options.blocks; b++) {
 			size_t bytes = (size_t)options.block[b] << 20;
 
-			if (options.managed)
+			if (options.kind[b])
+				memory[d][b] = mapped_make(d, b, first + d, bytes);
+			else if (options.managed)
 				must("cuMemAllocManaged", cuda.cuMemAllocManaged(&memory[d][b], bytes, 1));
 			else
 				must("cuMemAlloc", cuda.cuMemAlloc_v2(&memory[d][b], bytes));
@@ -159,19 +175,27 @@ void devices_start(void)
 	if (options.kernel_ms)
 		must("cuLaunchKernel", devices_launch(options.kernel_ms));
 	storm_start(options.storm, contexts[0]);
+	if (options.poll)
+		poll_start();
 	graphs_start(options.captures);
 }
 
 // devices_drop destroys the contexts, with all that is in them.
 void devices_drop(void)
 {
-	for (int d = 0; d < devices; d++)
+	for (int d = 0; d < devices; d++) {
+		for (int b = 0; b < options.blocks; b++)
+			if (options.kind[b])
+				mapped_drop(d, b);
 		must("cuCtxDestroy", cuda.cuCtxDestroy_v2(contexts[d]));
+	}
 	fill_devices();
 }
 
 // devices_multicast is what who shares memory through a multicast object does first.
 CUresult devices_multicast(void) { return cuda.cuMulticastAddDevice(1, 0); }
+
+CUdeviceptr devices_block(unsigned block) { return (int)block < options.blocks ? memory[0][block] : 0; }
 
 CUresult devices_handle(void)
 {

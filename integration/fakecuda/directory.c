@@ -1,4 +1,5 @@
 #define _GNU_SOURCE
+#include "control.h"
 #include "directory.h"
 
 #include <dirent.h>
@@ -181,6 +182,20 @@ void directory_remove(const struct device *device, const char *name, int fd)
 	close(fd);
 }
 
+int directory_open(const struct device *device, const char *name)
+{
+	char path[PATH_MAX];
+	int fd;
+
+	path_of(device, name, path);
+	fd = strncmp(name, "mem-", 4) || strchr(name, '/') ? -1 : open(path, O_RDWR | O_CLOEXEC);
+	if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) { // no process has it
+		close(fd);
+		fd = -1;
+	}
+	return fd;
+}
+
 int directory_device(const struct device *known, int count, int fd)
 {
 	char link[64], path[PATH_MAX];
@@ -214,4 +229,28 @@ void directory_let_go(const struct device *device, int fd)
 		used(device); // removes what nobody holds
 		close(locked);
 	}
+}
+
+int directory_thread(int pid)
+{
+	char path[64], name[32];
+	struct dirent *e;
+	DIR *tasks;
+	int found = 0;
+
+	snprintf(path, sizeof(path), "/proc/%d/task", pid);
+	tasks = opendir(path);
+	while (tasks && !found && (e = readdir(tasks))) {
+		FILE *f;
+
+		snprintf(path, sizeof(path), "/proc/%d/task/%.16s/comm", pid, e->d_name);
+		f = fopen(path, "re");
+		if (f && fgets(name, sizeof(name), f) && !strncmp(name, RESTORE_THREAD, strlen(RESTORE_THREAD)))
+			found = atoi(e->d_name);
+		if (f)
+			fclose(f);
+	}
+	if (tasks)
+		closedir(tasks);
+	return found;
 }

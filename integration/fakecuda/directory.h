@@ -19,8 +19,12 @@ int64_t directory_used(const struct device *device);
 CUresult directory_create(const struct device *device, size_t bytes, char name[MEMORY_NAME], int *fd);
 // directory_device gives which of the devices a descriptor's file is of, or -1.
 int directory_device(const struct device *known, int count, int fd);
+// directory_open opens a file that another process has made; -1 where that has removed it, or has died.
+int directory_open(const struct device *device, const char *name);
 // directory_let_go closes a descriptor, and removes its file unless it is held elsewhere: by another descriptor or a mapping.
 void directory_let_go(const struct device *device, int fd);
 void directory_remove(const struct device *device, const char *name, int fd);
+// directory_thread finds the driver's thread in a process, which carries out the checkpoint calls of the helper; 0: it has none.
+int directory_thread(int pid);
 
 #endif

@@ -7,20 +7,26 @@
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 struct control control = {.magic = CONTROL_MAGIC};
 
-// Every call holds gate from its beginning to its end, so who holds it knows that none is in progress. closed makes new ones wait.
+// Every call holds gate from its beginning to its end, so who holds it knows that none is in progress. closed makes new ones wait. It is written while gate is held, or by the
+// thread that serves while it is set: then nobody does anything with gate, and one who was stopped while he looked may hold it.
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
-static int closed;          // guarded by gate
+static int closed;
 static int64_t busy_until;  // end of the last launched work; guarded by gate
 
 CUresult enter(void)
 {
-	pthread_mutex_lock(&gate);
-	while (closed)
-		pthread_cond_wait(&opened, &gate);
+	for (;;) {
+		while (__atomic_load_n(&closed, __ATOMIC_ACQUIRE))
+			sleep_ms(1);
+		pthread_mutex_lock(&gate);
+		if (!__atomic_load_n(&closed, __ATOMIC_ACQUIRE))
+			break;
+		pthread_mutex_unlock(&gate);
+	}
 	return control.initialized ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
@@ -46,13 +52,12 @@ static CUresult do_lock(int64_t deadline)
 {
 	if (control.state != CU_PROCESS_STATE_RUNNING)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	closed = 1;
+	__atomic_store_n(&closed, 1, __ATOMIC_RELEASE);
 	for (;;) {
 		int64_t now = now_ns();
 
 		if (deadline && now >= deadline) {
-			closed = 0;
-			pthread_cond_broadcast(&opened);
+			__atomic_store_n(&closed, 0, __ATOMIC_RELEASE);
 			return CUDA_ERROR_NOT_READY;
 		}
 		if (busy_until <= now)
@@ -97,7 +102,7 @@ static CUresult do_restore(const struct request *request)
 	// As the real driver: a checkpoint succeeds, and its restore does not.
 	if (contexts_have_peers())
 		return CUDA_ERROR_INVALID_VALUE;
-	if (virtual_has_imported())
+	if (virtual_has_imported() || memory_has_opened())
 		return CUDA_ERROR_NOT_SUPPORTED;
 	r = memory_load(request->pairs, request->pairs_count);
 	if (r == CUDA_SUCCESS)
@@ -112,8 +117,7 @@ static CUresult do_unlock(void)
 	if (control.state != CU_PROCESS_STATE_LOCKED)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	control.state = CU_PROCESS_STATE_RUNNING;
-	closed = 0;
-	pthread_cond_broadcast(&opened);
+	__atomic_store_n(&closed, 0, __ATOMIC_RELEASE);
 	return CUDA_SUCCESS;
 }
 
@@ -122,11 +126,12 @@ static CUresult serve(const struct request *request)
 	CUresult r = CUDA_ERROR_INVALID_VALUE;
 
 	sleep_ms(request->slow_ms);
-	pthread_mutex_lock(&gate);
+	if (request->call == CALL_LOCK || control.state == CU_PROCESS_STATE_RUNNING) {
+		pthread_mutex_lock(&gate);
+		r = request->call == CALL_LOCK ? do_lock(request->deadline) : CUDA_ERROR_ILLEGAL_STATE;
+		return leave(r);
+	}
 	switch (request->call) {
-	case CALL_LOCK:
-		r = do_lock(request->deadline);
-		break;
 	case CALL_CHECKPOINT:
 		r = do_checkpoint();
 		break;
@@ -137,13 +142,14 @@ static CUresult serve(const struct request *request)
 		r = do_unlock();
 		break;
 	}
-	return leave(r);
+	return r;
 }
 
 // attend waits for requests. It looks, as nothing that would wake it could be open during a dump.
 static void *attend(void *unused)
 {
 	(void)unused;
+	prctl(PR_SET_NAME, RESTORE_THREAD);
 	for (;; sleep_ms(1)) {
 		unsigned asked = __atomic_load_n(&control.asked, __ATOMIC_ACQUIRE);
 		struct request request;
@@ -161,7 +167,6 @@ static void *attend(void *unused)
 static void forked(void)
 {
 	pthread_mutex_init(&gate, NULL);
-	pthread_cond_init(&opened, NULL);
 	closed = 0;
 	memory_forget();
 	virtual_forget();
@@ -259,7 +264,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 	return leave(r);
 }
 
-// cuLaunchKernel starts the one kernel there is, which takes the milliseconds that its argument says and touches nothing.
+// cuLaunchKernel runs a kernel of kernel.c at once. Without a function it starts one which takes the milliseconds that its argument says and touches nothing.
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
 	unsigned shared, CUstream stream, void **arguments, void **extra)
 {
@@ -268,9 +273,11 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 
 	if (r == CUDA_SUCCESS && !current)
 		r = CUDA_ERROR_INVALID_CONTEXT;
-	if (r == CUDA_SUCCESS && (function || !grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z || shared || stream || !arguments || extra))
+	if (r == CUDA_SUCCESS && (!grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z || shared || (stream && !function) || !arguments || extra))
 		r = CUDA_ERROR_INVALID_VALUE;
-	if (r == CUDA_SUCCESS)
+	if (r == CUDA_SUCCESS && function)
+		r = kernel_run(function, grid_x, arguments);
+	else if (r == CUDA_SUCCESS)
 		busy_until = (busy_until > now ? busy_until : now) + *(unsigned *)arguments[0] * INT64_C(1000000);
 	return leave(r);
 }

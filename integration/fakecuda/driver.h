@@ -1,5 +1,8 @@
 // What the files of the driver's own side share. As in the real driver 580:
 //
+// Memory of cuMemCreate stays while it is mapped, whatever is released; cuMemRetainAllocationHandle returns the same handle again. cuMemUnmap and cuMemSetAccess take whole
+// mappings without a gap, and access is a mapping's own (1 is to read). Addresses are not freed while something is mapped there. Handles are exported as they were asked for.
+//
 // A descriptor of cuMemCreate memory keeps the memory. Imported memory cannot be exported (1). A process that has any can be checkpointed but not
 // restored (801).
 //
@@ -44,6 +47,9 @@ void streams_forget(void);
 
 // local_make gives a context its local memory, for stacks of so many bytes, in the place of what it had. After an error it has what it had.
 CUresult local_make(CUcontext context, size_t stack);
+
+// kernel_run runs a kernel that was loaded, of so many blocks.
+CUresult kernel_run(CUfunction function, unsigned blocks, void **arguments);
 
 int contexts_have_peers(void); // peer access was enabled
 void contexts_forget(void);    // for a child after fork

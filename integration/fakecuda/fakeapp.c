@@ -4,6 +4,7 @@
 #include "fakeapp.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
@@ -19,10 +20,10 @@
 #include <unistd.h>
 
 static const char usage[] =
-	"fakeapp [--processes N] [--apart] [--mib N] [--blocks MIB,MIB...] [--kernel MS] [--managed] [--peer] [--storm N] [--captures N] [--bind direct|dlsym|proc]\n"
+	"fakeapp [--processes N] [--watch] [--apart] [--mib N] [--blocks MIB,MIB...] [--kinds KIND,KIND...] [--kernel MS] [--managed] [--peer] [--storm N] [--captures N] [--poll] [--bind direct|dlsym|proc]\n"
 	"        [--quiet] [--socket PATH]\n"
-	"  each of N processes holds that much on each device, or (apart) on one alone, by turns, or allocations of these sizes, and launches a\n"
-	"  kernel of MS milliseconds at its start; N threads of it allocate, copy, compare and free all the time, or capture graphs; its calls are bound by the linker, dlsym or\n"
+	"  each of N processes, but for the last one where it is to watch, which only has the driver's device files open, holds that much on each device, or (apart) on one alone, by turns, or allocations of these sizes, of the kinds plain, whole, chunks, released, retained, held, twice, exported and blank (mapped.c), and launches a\n"
+	"  kernel of MS milliseconds at its start; a thread asks (poll) all the time whether a stream is idle; N threads of it allocate, copy, compare and free all the time, or capture graphs; its calls are bound by the linker, dlsym or\n"
 	"  cuGetProcAddress\n"
 	"It answers one line of JSON to one line on the socket (/srv/ask.sock):\n"
 	"  check        reads all device memory of all processes; waits while the driver is locked\n"
@@ -31,12 +32,18 @@ static const char usage[] =
 	"  launch MS    starts a kernel in each process\n"
 	"  ranges       asks for the bounds of each allocation\n"
 	"  ipc          asks for a handle of an allocation, for other processes\n"
+	"  lend BLOCK   the same of that allocation on the first device, with the handle and a sum of what is in it\n"
+	"  borrow HANDLE  opens what another process has lent; all others' pattern is in it, by that sum\n"
+	"  borrowed     tells the sum of it again\n"
+	"  return       closes it\n"
+	"  export BLOCK exports an allocation with a handle on the first device\n"
 	"  multicast    takes part in a multicast object\n"
 	"  capture MODE begins to capture a stream into a graph, 0: global, 1: of one thread, 2: relaxed\n"
 	"  captured     ends that; an error where the capture was lost\n"
 	"  captured MS  ends it so much later, when the connection is gone; whether it was lost is said by check\n"
 	"  limit DEVICE BYTES  sets the stack that a thread may have there\n"
-	"  fork         starts a child without CUDA, which sleeps as long as the process lives\n"
+	"  fork N       starts N children without CUDA, which sleep as long as the process lives\n"
+	"  forking MS   starts a child without CUDA every MS milliseconds, which ends, or runs another program, soon; 0: no more\n"
 	"  drop         destroys the contexts and makes everything anew\n"
 	"  exit STATUS\n";
 
@@ -104,7 +111,8 @@ __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size
 static void answer_own(const char *command, char *text, size_t size)
 {
 	unsigned long argument = 0;
-	char uuid[41];
+	char uuid[41], handle[129] = "";
+	uint64_t sum = 0;
 	int device, r = 0;
 
 	*text = 0;
@@ -121,6 +129,16 @@ static void answer_own(const char *command, char *text, size_t size)
 			r = devices_ranges(d);
 	} else if (!strcmp(command, "ipc")) {
 		r = devices_handle();
+	} else if (sscanf(command, "lend %lu", &argument) == 1) {
+		r = shared_lend(argument, handle, &sum);
+	} else if (!strcmp(command, "borrowed")) {
+		r = shared_sum(&sum);
+	} else if (sscanf(command, "borrow %128s", handle) == 1) {
+		r = shared_borrow(handle, &sum);
+	} else if (!strcmp(command, "return")) {
+		r = shared_return();
+	} else if (sscanf(command, "export %lu", &argument) == 1) {
+		r = mapped_export(argument);
 	} else if (!strcmp(command, "multicast")) {
 		r = devices_multicast();
 	} else if (sscanf(command, "capture %lu", &argument) == 1) {
@@ -131,20 +149,14 @@ static void answer_own(const char *command, char *text, size_t size)
 		r = graphs_end_later(argument);
 	} else if (sscanf(command, "limit %d %lu", &device, &argument) == 2) {
 		r = devices_limit(device, argument);
-	} else if (!strcmp(command, "fork")) {
-		pid_t parent = getpid();
-		pid_t child = fork();
-
-		if (child == 0)
-			while (getppid() == parent)
-				usleep(10000);
-		if (child == 0)
-			_exit(0);
-		r = child < 0 ? errno : 0;
+	} else if (sscanf(command, "fork %lu", &argument) == 1) {
+		r = children_start(argument);
+	} else if (sscanf(command, "forking %lu", &argument) == 1) {
+		r = children_churn(argument);
 	} else if (!strcmp(command, "drop")) {
 		devices_drop();
 	} else {
-		r = graphs_late();
+		r = children_lost() ? -3 : graphs_late();
 		for (int d = 0; d < devices && !r; d++)
 			r = devices_over(d, 0);
 	}
@@ -155,6 +167,8 @@ static void answer_own(const char *command, char *text, size_t size)
 		append(text, size, "error device memory of process %d is damaged", getpid());
 	else if (r == -2)
 		append(text, size, "error the bounds of device memory of process %d are not what they were", getpid());
+	else if (r == -3)
+		append(text, size, "error a child of process %d has ended", getpid());
 	else
 		append(text, size, "error process %d: the driver says %d", getpid(), r);
 	for (int d = 0; d < devices && r == 0; d++) {
@@ -165,7 +179,7 @@ static void answer_own(const char *command, char *text, size_t size)
 		append(text, size, "],\"limits\":[");
 		for (int d = 0; d < devices; d++)
 			append(text, size, "%s%zu", d ? "," : "", devices_limit_of(d));
-		append(text, size, "]}");
+		append(text, size, "],\"handle\":\"%s\",\"sum\":%llu}", handle, (unsigned long long)sum);
 	}
 	pthread_mutex_unlock(&own);
 }
@@ -251,11 +265,20 @@ static void child(int fd)
 	char command[256], text[1024];
 	pthread_t ticker;
 
+	if (options.watch && number == options.processes - 1) { // as nvidia-smi, by NVML
+		if (open("/dev/nvidia-modeset", O_RDWR | O_CLOEXEC) < 0)
+			die("open /dev/nvidia-modeset", errno);
+		dprintf(fd, "ready\n");
+		while (fgets(command, sizeof(command), in))
+			dprintf(fd, "ok {\"pid\":%d,\"devices\":[],\"limits\":[]}\n", getpid());
+		_exit(0);
+	}
 	devices_start();
 	if (pthread_create(&ticker, NULL, tick, NULL))
 		die("pthread_create", 0);
 	dprintf(fd, "ready\n");
 	while (fgets(command, sizeof(command), in)) {
+		command[strcspn(command, "\n")] = 0;
 		answer_own(command, text, sizeof(text));
 		dprintf(fd, "%s\n", text);
 	}
@@ -301,8 +324,8 @@ static void ended(int signal)
 static void parse(int argc, char **argv)
 {
 	static const struct option known[] = {
-		{"processes", 1, NULL, 'n'}, {"apart", 0, NULL, 'A'}, {"mib", 1, NULL, 'm'}, {"kernel", 1, NULL, 'k'}, {"managed", 0, NULL, 'M'},
-		{"peer", 0, NULL, 'P'}, {"blocks", 1, NULL, 'B'}, {"storm", 1, NULL, 'S'}, {"captures", 1, NULL, 'C'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
+		{"processes", 1, NULL, 'n'}, {"watch", 0, NULL, 'w'}, {"apart", 0, NULL, 'A'}, {"mib", 1, NULL, 'm'}, {"kernel", 1, NULL, 'k'}, {"managed", 0, NULL, 'M'},
+		{"peer", 0, NULL, 'P'}, {"blocks", 1, NULL, 'B'}, {"kinds", 1, NULL, 'K'}, {"storm", 1, NULL, 'S'}, {"captures", 1, NULL, 'C'}, {"poll", 0, NULL, 'p'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
 	};
 
 	char *list;
@@ -310,6 +333,7 @@ static void parse(int argc, char **argv)
 	for (int o; (o = getopt_long(argc, argv, "", known, NULL)) != -1;) {
 		switch (o) {
 		case 'n': options.processes = atoi(optarg); break;
+		case 'w': options.watch = 1; break;
 		case 'A': options.apart = 1; break;
 		case 'm': options.blocks = 1; options.block[0] = options.mib = atoi(optarg); break;
 		case 'B':
@@ -317,8 +341,15 @@ static void parse(int argc, char **argv)
 			for (list = strtok(optarg, ","); list && options.blocks < MAX_BLOCKS; list = strtok(NULL, ","))
 				options.mib += options.block[options.blocks++] = atoi(list);
 			break;
+		case 'K':
+			list = strtok(optarg, ",");
+			for (int b = 0; list && b < MAX_BLOCKS; b++, list = strtok(NULL, ","))
+				if ((options.kind[b] = mapped_kind(list)) < 0)
+					die(list, EINVAL);
+			break;
 		case 'S': options.storm = atoi(optarg); break;
 		case 'C': options.captures = atoi(optarg); break;
+		case 'p': options.poll = 1; break;
 		case 'b': options.bind = optarg; break;
 		case 'k': options.kernel_ms = atoi(optarg); break;
 		case 'M': options.managed = 1; break;

@@ -10,7 +10,7 @@
 #define MAX_BLOCKS 32
 
 extern struct options {
-	int processes, blocks, block[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, quiet; // mib is all blocks together
+	int processes, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, quiet, watch; // mib is all blocks together
 	const char *socket, *bind;
 } options;
 
@@ -29,6 +29,7 @@ int devices_ranges(int device);
 CUresult devices_launch(unsigned ms);
 CUresult devices_handle(void);
 CUresult devices_multicast(void);
+CUdeviceptr devices_block(unsigned block); // of the first device; 0: there is no such one
 // devices_limit sets the stack that a thread may have, in the context of a device; devices_limit_of gives it.
 CUresult devices_limit(int device, size_t bytes);
 size_t devices_limit_of(int device);
@@ -38,8 +39,9 @@ void devices_uuid(int device, char text[41]);
 #define CALLS(X) \
 	X(cuInit) X(cuDeviceGetCount) X(cuDeviceGetUuid) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuCtxGetLimit) X(cuCtxSetLimit) \
 	X(cuCtxEnablePeerAccess) X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemFree_v2) X(cuMemGetAddressRange_v2) \
-	X(cuPointerGetAttribute) X(cuPointerGetAttributes) X(cuIpcGetMemHandle) X(cuMulticastAddDevice) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) \
-	X(cuMemsetD8_v2) X(cuMemsetD8Async) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamDestroy_v2) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)
+	X(cuPointerGetAttribute) X(cuPointerGetAttributes) X(cuMemCreate) X(cuMemRelease) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess) \
+	X(cuMemRetainAllocationHandle) X(cuMemExportToShareableHandle) X(cuMemGetAllocationPropertiesFromHandle) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) X(cuMulticastAddDevice) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) \
+	X(cuMemsetD8_v2) X(cuMemsetD8Async) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamDestroy_v2) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)
 
 extern struct calls {
 #define POINTER(name) __typeof__(name) *name;
@@ -52,7 +54,29 @@ void calls_bind(const char *how);
 
 // storm_start starts threads that use the context; they end the program at the first error. storm_rounds is how often they have gone round.
 void storm_start(int threads, CUcontext context);
+// poll_start starts a thread that asks whether a stream is idle, as JAX does.
+void poll_start(void);
 unsigned long long storm_rounds(void);
+
+// shared_lend returns a handle of an allocation in hex, and a sum over it; shared_borrow opens one, shared_sum sums it up again, and shared_return closes it. A
+// process's own handle cannot be opened, which is no error: all processes are asked to.
+CUresult shared_lend(unsigned block, char handle[129], uint64_t *sum);
+CUresult shared_borrow(const char *handle, uint64_t *sum);
+CUresult shared_sum(uint64_t *sum);
+CUresult shared_return(void);
+
+// Kinds of memory: of cuMemAlloc; with a handle, for descriptors; with handles of 2 MiB; with a handle that was released; that was retained after that; that is mapped only for a
+// moment; that is mapped three times, to write, to read, and half of it without access; that was exported; that is never written.
+enum { PLAIN, WHOLE, CHUNKED, RELEASED, RETAINED, HELD, TWICE, EXPORTED, BLANK };
+int mapped_kind(const char *text); // -1: there is none
+// mapped_make makes a block with handles on a device, and mapped_drop frees it. Between mapped_begin and mapped_end it is mapped. mapped_check returns 0, or -2 where something about it is
+// not as without the library.
+CUdeviceptr mapped_make(int device, int block, int ordinal, size_t bytes);
+void mapped_drop(int device, int block);
+void mapped_begin(int device, int block);
+void mapped_end(int device, int block);
+int mapped_check(int device, int block);
+CUresult mapped_export(unsigned block);
 
 // graphs_start starts threads that capture streams into graphs all the time, and end the program where a capture fails. graphs_begin begins
 // one capture, in a CUstreamCaptureMode, and graphs_end ends it.
@@ -64,5 +88,10 @@ CUresult graphs_late(void);
 
 __attribute__((noreturn)) void die(const char *what, int code);
 void must(const char *what, CUresult r);
+
+// children.c: children that do not use CUDA, as loader workers are. 0, or an error number.
+int children_start(unsigned long count);
+int children_churn(unsigned long ms);
+int children_lost(void); // whether one that sleeps has ended
 
 #endif

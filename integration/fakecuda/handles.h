@@ -12,8 +12,9 @@ struct handle {
 	size_t bytes; // 0: not used
 	int device;    // that it is on
 	int location;  // the device that the driver takes that one for
-	int types;     // requestedHandleTypes
+	CUmemAllocationProp prop;
 	int fd, imported;
+	int retained; // how often, beside the handle that made it
 	int released; // by the program; mappings may still be there
 	int mapped;   // how often
 	char *saved;  // by a checkpoint, where it is not mapped
@@ -25,7 +26,8 @@ struct mapping {
 	char *address; // NULL: not used
 	size_t bytes, offset;
 	struct handle *handle;
-	unsigned access; // devices that have it, by bits
+	struct marks marks;
+	unsigned char access[MAX_DEVICES]; // of each device, CU_MEM_ACCESS_FLAGS
 };
 
 struct reservation { char *address; size_t bytes; };

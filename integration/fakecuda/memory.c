@@ -3,9 +3,12 @@
 #include "directory.h"
 #include "virtual.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,30 +18,70 @@ int devices_count;
 // An allocation is mapped at address always: a shared mapping of a file of its device, or anonymous memory after a checkpoint.
 static struct allocation {
 	char *address; // NULL: not used
-	size_t bytes;
+	size_t bytes, asked; // of its file; that the program wanted
 	int device, fd, managed;
 	CUcontext context; // that it ends with
+	struct marks marks;
+	int opened;        // how often by a handle; 0: it is the process's own
 	char name[MEMORY_NAME]; // of the file
 } allocations[4096];
 #define ALLOCATIONS (sizeof(allocations) / sizeof(*allocations))
 
-// ring is the io_uring that stands for the real driver's device files: CRIU refuses to dump it. It is open while there are files.
-static int ring = -1;
+// held is a Landlock ruleset, which stands for the real driver's device files: CRIU refuses to dump it, and cryo knows nothing of it. It is open while there are files.
+// Where the container has NODE and MAPPED, device nodes too are open and mapped then. As with the real driver a checkpoint takes all of them from this process, and none from its children, which have inherited the nodes.
+#define NODE "/dev/nvidia-modeset"
+#define MAPPED "/dev/nvidia-uvm-tools"
+#define NODES 3
+#define MAPPED_BYTES (16 << 12)
 
-int ring_open(void)
+static int held = -1;
+static int nodes[NODES] = {-1, -1, -1};
+static char *mapped[NODES];
+
+static void nodes_open(void)
 {
-	char params[120] = {0}; // struct io_uring_params, see io_uring_setup(2)
+	for (int i = 0; i < NODES && nodes[i] < 0; i++) {
+		int fd = open(MAPPED, O_RDWR | O_CLOEXEC);
 
-	if (ring < 0)
-		ring = syscall(SYS_io_uring_setup, 1, params);
-	return ring >= 0;
+		nodes[i] = open(NODE, O_RDWR | (i ? O_CLOEXEC : 0));
+		if (fd < 0)
+			continue;
+		mapped[i] = mmap(NULL, MAPPED_BYTES, i ? PROT_READ | PROT_WRITE : PROT_READ, MAP_PRIVATE, fd, 0);
+		if (mapped[i] == MAP_FAILED)
+			mapped[i] = NULL;
+		close(fd);
+	}
 }
 
-static void ring_close(void)
+static void nodes_close(void)
 {
-	if (ring >= 0)
-		close(ring);
-	ring = -1;
+	for (int i = 0; i < NODES; i++) {
+		if (nodes[i] >= 0)
+			close(nodes[i]);
+		if (mapped[i])
+			munmap(mapped[i], MAPPED_BYTES);
+		nodes[i] = -1;
+		mapped[i] = NULL;
+	}
+}
+
+int held_open(void)
+{
+	unsigned long attr = 1; // struct landlock_ruleset_attr of Linux 5.13, see landlock_create_ruleset(2)
+
+	if (held < 0) {
+		held = syscall(SYS_landlock_create_ruleset, &attr, sizeof(attr), 0);
+		nodes_open();
+	}
+	return held >= 0;
+}
+
+static void held_close(void)
+{
+	if (held >= 0)
+		close(held);
+	held = -1;
+	nodes_close();
 }
 
 static int compare(const void *a, const void *b)
@@ -69,8 +112,11 @@ CUresult memory_alloc(CUcontext context, int device, size_t bytes, int managed, 
 			return CUDA_ERROR_OUT_OF_MEMORY;
 	if (bytes == 0)
 		return CUDA_ERROR_INVALID_VALUE;
+	if (bytes > SIZE_MAX / 2)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	a->asked = bytes;
 	bytes = (bytes + 4095) & ~(size_t)4095;
-	if (!ring_open())
+	if (!held_open())
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	r = directory_create(&devices[device], bytes, a->name, &a->fd);
 	if (r != CUDA_SUCCESS)
@@ -85,28 +131,140 @@ CUresult memory_alloc(CUcontext context, int device, size_t bytes, int managed, 
 	a->device = device;
 	a->managed = managed;
 	a->context = context;
+	a->marks = marks_new();
+	a->opened = 0;
 	*pointer = (CUdeviceptr)a->address;
 	return CUDA_SUCCESS;
 }
 
+// drop unmaps an allocation. Only the process that made the memory removes its file.
+static void drop(struct allocation *a)
+{
+	munmap(a->address, a->bytes);
+	if (a->opened)
+		close(a->fd);
+	else
+		directory_remove(&devices[a->device], a->name, a->fd);
+	a->address = NULL;
+}
+
+static struct allocation *begins(CUdeviceptr pointer)
+{
+	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++)
+		if (a->address && (CUdeviceptr)a->address == pointer)
+			return a;
+	return NULL;
+}
+
 CUresult memory_free(CUdeviceptr pointer)
 {
-	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++) {
-		if (!a->address || (CUdeviceptr)a->address != pointer)
-			continue;
-		munmap(a->address, a->bytes);
-		directory_remove(&devices[a->device], a->name, a->fd);
-		a->address = NULL;
-		return CUDA_SUCCESS;
+	struct allocation *a = begins(pointer);
+
+	if (!a || a->opened)
+		return CUDA_ERROR_INVALID_VALUE;
+	drop(a);
+	return CUDA_SUCCESS;
+}
+
+// A handle names the file.
+struct lent { char mark[8]; CUuuid device; char name[16]; int64_t pid, asked; char rest[8]; };
+#define LENT "fakelent"
+_Static_assert(sizeof(struct lent) == sizeof(CUipcMemHandle), "a handle has 64 bytes");
+
+CUresult memory_lend(CUdeviceptr base, CUipcMemHandle *handle)
+{
+	struct allocation *a = begins(base);
+	struct lent l = {.device = devices[a ? a->device : 0].uuid, .pid = getpid()};
+
+	if (!a || a->opened)
+		return CUDA_ERROR_INVALID_VALUE;
+	memcpy(l.mark, LENT, sizeof(l.mark));
+	snprintf(l.name, sizeof(l.name), "%s", a->name);
+	l.asked = a->asked;
+	memcpy(handle, &l, sizeof(l));
+	return CUDA_SUCCESS;
+}
+
+CUresult memory_borrow(CUcontext context, const CUipcMemHandle *handle, CUdeviceptr *pointer)
+{
+	struct allocation *a = allocations, *place = NULL;
+	struct stat st;
+	struct lent l;
+
+	memcpy(&l, handle, sizeof(l));
+	if (memcmp(l.mark, LENT, sizeof(l.mark)) || memchr(l.name, 0, sizeof(l.name)) == NULL)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (l.pid == getpid())
+		return CUDA_ERROR_INVALID_CONTEXT;
+	for (; a < allocations + ALLOCATIONS; a++) {
+		if (!a->address && !place)
+			place = a;
+		if (a->address && a->opened && a->context == context && !strcmp(a->name, l.name)) {
+			a->opened++;
+			*pointer = (CUdeviceptr)a->address;
+			return CUDA_SUCCESS;
+		}
 	}
-	return CUDA_ERROR_INVALID_VALUE;
+	if (!place)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	a = place;
+	for (a->device = 0; a->device < devices_count && memcmp(&devices[a->device].uuid, &l.device, sizeof(l.device)); a->device++)
+		;
+	if (a->device == devices_count)
+		return CUDA_ERROR_INVALID_DEVICE;
+	a->fd = directory_open(&devices[a->device], l.name);
+	if (a->fd < 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (fstat(a->fd, &st) || l.asked > st.st_size || !held_open() ||
+	    (a->address = mmap(NULL, st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0)) == MAP_FAILED) {
+		a->address = NULL;
+		close(a->fd);
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	}
+	a->bytes = st.st_size;
+	a->asked = l.asked;
+	a->managed = 0;
+	a->context = context;
+	a->marks = marks_new();
+	a->opened = 1;
+	snprintf(a->name, sizeof(a->name), "%s", l.name);
+	*pointer = (CUdeviceptr)a->address;
+	return CUDA_SUCCESS;
+}
+
+CUresult memory_return(CUdeviceptr base)
+{
+	struct allocation *a = begins(base);
+
+	if (!a || !a->opened)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (a->opened > 1)
+		a->opened--;
+	else
+		drop(a);
+	return CUDA_SUCCESS;
+}
+
+int memory_opened(CUdeviceptr base)
+{
+	struct allocation *a = begins(base);
+
+	return a ? a->opened : 0;
+}
+
+int memory_has_opened(void)
+{
+	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++)
+		if (a->address && a->opened)
+			return 1;
+	return 0;
 }
 
 void memory_free_all(CUcontext context)
 {
 	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++)
 		if (a->address && a->context == context)
-			memory_free((CUdeviceptr)a->address);
+			drop(a);
 }
 
 size_t memory_bytes(void)
@@ -123,10 +281,10 @@ int memory_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, CUcontext
 	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++) {
 		CUdeviceptr start = (CUdeviceptr)a->address;
 
-		if (!a->address || pointer < start || pointer - start >= a->bytes)
+		if (!a->address || pointer < start || pointer - start >= a->asked)
 			continue;
 		*base = start;
-		*bytes = a->bytes;
+		*bytes = a->asked;
 		*context = a->context;
 		*device = a->device;
 		return 1;
@@ -134,12 +292,27 @@ int memory_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, CUcontext
 	return 0;
 }
 
+struct marks marks_new(void)
+{
+	static uint64_t last;
+
+	return (struct marks){.id = ++last, .sync = 1};
+}
+
+struct marks *memory_marks(CUdeviceptr pointer)
+{
+	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++)
+		if (a->address && pointer >= (CUdeviceptr)a->address && pointer - (CUdeviceptr)a->address < a->asked)
+			return &a->marks;
+	return NULL;
+}
+
 int memory_holds(CUdeviceptr pointer, size_t bytes)
 {
 	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++) {
 		CUdeviceptr start = (CUdeviceptr)a->address;
 
-		if (a->address && pointer >= start && bytes <= a->bytes && pointer - start <= a->bytes - bytes)
+		if (a->address && pointer >= start && bytes <= a->asked && pointer - start <= a->asked - bytes)
 			return 1;
 	}
 	return 0;
@@ -178,10 +351,13 @@ CUresult memory_save(void)
 		r = move(a, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 		if (r != CUDA_SUCCESS)
 			return r;
-		directory_remove(&devices[a->device], a->name, a->fd);
+		if (a->opened)
+			close(a->fd);
+		else
+			directory_remove(&devices[a->device], a->name, a->fd);
 		a->fd = -1;
 	}
-	ring_close();
+	held_close();
 	return CUDA_SUCCESS;
 }
 
@@ -229,7 +405,7 @@ CUresult memory_load(const CUcheckpointGpuPair *pairs, unsigned count)
 			r = directory_create(&moved[allocations[i].device], allocations[i].bytes, made[i].name, &made[i].fd);
 	if (r == CUDA_SUCCESS)
 		r = virtual_make(moved);
-	if (r == CUDA_SUCCESS && !ring_open()) {
+	if (r == CUDA_SUCCESS && !held_open()) {
 		r = CUDA_ERROR_OPERATING_SYSTEM;
 		virtual_drop(moved);
 	}
@@ -262,6 +438,12 @@ void memory_forget(void)
 			close(a->fd);
 		a->address = NULL;
 	}
-	ring_close();
+	if (held >= 0)
+		close(held);
+	held = -1;
+	for (int i = 0; i < NODES; i++) { // they stay open and mapped
+		nodes[i] = -1;
+		mapped[i] = NULL;
+	}
 	devices_count = 0;
 }

@@ -11,6 +11,10 @@ struct device {
 	int number; // that the GPU had when the driver was initialised; -1: none
 };
 
+// marks are attributes of an allocation: CU_POINTER_ATTRIBUTE_BUFFER_ID and CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
+struct marks { uint64_t id; int sync; };
+struct marks marks_new(void);
+
 extern struct device devices[MAX_DEVICES];
 extern int devices_count;
 
@@ -24,9 +28,18 @@ void memory_free_all(CUcontext context);
 size_t memory_bytes(void); // of all
 // memory_find gives the allocation that a pointer is in; false where there is none.
 int memory_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, CUcontext *context, int *device);
+// memory_marks returns those of the allocation that a pointer is in, or NULL.
+struct marks *memory_marks(CUdeviceptr pointer);
 // memory_holds says whether all of a range is in one allocation.
 int memory_holds(CUdeviceptr pointer, size_t bytes);
 int memory_is_managed(void); // any of it
+// memory_lend makes a handle of an allocation, by which another process opens it; memory_borrow opens one in a context, or once more, and memory_return
+// closes it. memory_opened is how often the one that begins at an address was opened, memory_has_opened is true where any is.
+CUresult memory_lend(CUdeviceptr base, CUipcMemHandle *handle);
+CUresult memory_borrow(CUcontext context, const CUipcMemHandle *handle, CUdeviceptr *pointer);
+CUresult memory_return(CUdeviceptr base);
+int memory_opened(CUdeviceptr base);
+int memory_has_opened(void);
 // memory_save makes device memory anonymous memory of the process; memory_load is the way back, onto the devices that the pairs say.
 CUresult memory_save(void);
 CUresult memory_load(const CUcheckpointGpuPair *pairs, unsigned count);
@@ -34,8 +47,8 @@ CUresult memory_load(const CUcheckpointGpuPair *pairs, unsigned count);
 CUresult residue_save(void);
 CUresult residue_load(void);
 void residue_forget(void);
-// ring_open makes sure that CRIU cannot dump the process until memory_save; false where it cannot be done.
-int ring_open(void);
+// held_open makes sure that CRIU cannot dump the process until memory_save; false where it cannot be done.
+int held_open(void);
 // memory_forget is for a child after fork, which has no devices.
 void memory_forget(void);
 

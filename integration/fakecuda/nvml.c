@@ -133,7 +133,8 @@ FAKE nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned *mode, unsigned 
 	return SUCCESS;
 }
 
-// holds adds up the mapped files of a device in a process. In another mount namespace their paths begin elsewhere.
+// holds adds up the mapped files of a device in a process. In another mount namespace their paths begin elsewhere. A child by vfork has its parent's mappings until it executes a
+// program, and no context.
 static unsigned long long holds(const char *pid, const char *uuid)
 {
 	unsigned long long sum = 0;
@@ -151,7 +152,7 @@ static unsigned long long holds(const char *pid, const char *uuid)
 	}
 	if (f)
 		fclose(f);
-	return sum;
+	return sum && directory_thread(atoi(pid)) ? sum : 0;
 }
 
 FAKE nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t d, unsigned *count, nvmlProcessInfo_t *infos)

@@ -39,6 +39,8 @@ static int carry_out(const char *line, const char *call, int pid, const CUuuid *
 		o->slow_ms = argument;
 	else if (!strcmp(action, "exit-after"))
 		o->exit_after = 1;
+	else if (!strcmp(action, "crash"))
+		o->crash = 1, o->error = argument;
 	else
 		return !strcmp(action, "exit") || !strcmp(action, "hang") || !strcmp(action, "pass");
 	return 1;
@@ -92,6 +94,8 @@ CUresult orders_done(const struct order *o, const char *call, int pid, CUresult 
 		dprintf(fd, "%s %d %d\n", call, pid, result);
 		close(fd);
 	}
+	if (o->crash)
+		kill(pid, SIGKILL);
 	if (o->exit_after)
 		kill(getpid(), SIGKILL);
 	return result;

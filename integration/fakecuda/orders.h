@@ -2,13 +2,14 @@
 //
 // CALL: init, state, lock, checkpoint, restore or unlock; or a call of the program itself, which then needs FAKECUDA_ORDERS in its own environment:
 // cuMemAlloc, cuMemFree, cuCtxSynchronize, cuCtxGetLimit, cuCtxSetLimit, cuMemHostRegister, cuMemcpyHtoD, DtoH, DtoD (each also with Async),
-// cuMemsetD8, and all of memory with handles but cuMemGetAllocationGranularity; stack with "error BYTES" is what cuCtxSetLimit gives.
+// cuMemsetD8, cuMemGetInfo, and all of memory with handles but cuMemGetAllocationGranularity; stack with "error BYTES" is what cuCtxSetLimit gives.
 //
 // N: the nth process by pid of its session, of those that use the fake driver, from 1; or *. N@UUID: only calls about memory of that device: copies
 // (between devices: to it) and memory with handles.
 //
 // ACTION: "error CODE" (nothing is done); "delay MS" (before the call; further orders follow); "slow MS" (in the process); exit (the caller dies by
-// SIGKILL before it), exit-after (not for a program's own calls); hang; pass (lets one call by).
+// SIGKILL before it), exit-after (not for a program's own calls); "crash CODE" (the process that the call is for is ended by SIGKILL after it, as real
+// drivers have done, and the call's result is CODE; not for a program's own calls); hang; pass (lets one call by).
 //
 // An order that has been carried out gets a # for its first character, unless it ends in always. FAKECUDA_LOG names a file to which each call is
 // appended: "CALL PID RESULT".
@@ -21,6 +22,7 @@ struct order {
 	CUresult error;   // instead of the call
 	unsigned slow_ms; // in the process
 	int exit_after;
+	int crash; // of the process
 };
 
 // orders_take carries out the next order for this call, waits included, and gives what is left of it to do.

@@ -1,6 +1,7 @@
 // The checkpoint calls: from the helper into another process's struct control.
 #define _GNU_SOURCE
 #include "control.h"
+#include "directory.h"
 #include "orders.h"
 
 #include <dirent.h>
@@ -188,4 +189,13 @@ CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args)
 
 	(void)args;
 	return call("unlock", pid, &r, 0);
+}
+
+// As with the real driver, the process need not run for it.
+CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
+{
+	struct control c;
+
+	*tid = look(pid, &c) ? directory_thread(pid) : 0;
+	return *tid ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }

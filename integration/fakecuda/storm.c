@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <stdint.h>
+#include <time.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,4 +58,22 @@ void storm_start(int threads, CUcontext with)
 	for (int i = 0; i < threads; i++)
 		if (pthread_create(&thread, NULL, storm, (void *)(uintptr_t)i))
 			die("pthread_create", i);
+}
+
+static void *poll(void *unused)
+{
+	const struct timespec pause = {0, 1000000};
+
+	(void)unused;
+	for (;; nanosleep(&pause, NULL))
+		cuda.cuStreamQuery(NULL);
+	return NULL;
+}
+
+void poll_start(void)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, poll, NULL))
+		die("pthread_create", 0);
 }

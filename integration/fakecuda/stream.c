@@ -1,6 +1,7 @@
 // Streams, and their capture into graphs. Streams are only names otherwise: what is asynchronous with the real driver is done at once. Nothing is
 // kept of what was captured.
 #define _GNU_SOURCE
+#include "control.h"
 #include "driver.h"
 #include "orders.h"
 #include "virtual.h"
@@ -230,3 +231,12 @@ CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode how) 
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) { return cuStreamEndCapture(own(stream), graph); }
 CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status) { return cuStreamIsCapturing(own(stream), status); }
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) { return cuMemFreeAsync(pointer, own(stream)); }
+
+// As with the real driver (580): it does not wait for the lock, and reads memory that is not mapped while device memory is in host memory.
+CUresult cuStreamQuery(CUstream stream)
+{
+	(void)stream;
+	if (__atomic_load_n(&control.state, __ATOMIC_ACQUIRE) == CU_PROCESS_STATE_CHECKPOINTED)
+		*(volatile int *)NULL = 0;
+	return control.initialized ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}

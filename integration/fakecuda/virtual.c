@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define GRANULARITY ((size_t)2 << 20)
 struct handle handles[MOST];
 struct mapping mappings[MOST];
 struct reservation reservations[MOST];
@@ -100,16 +99,20 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS && (prop->location.id < 0 || prop->location.id >= devices_count))
 		r = CUDA_ERROR_INVALID_DEVICE;
+	if (r == CUDA_SUCCESS && prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+		r = CUDA_ERROR_NOT_SUPPORTED; // fabric handles, say
 	if (r == CUDA_SUCCESS && !h)
 		r = CUDA_ERROR_OUT_OF_MEMORY;
-	if (r == CUDA_SUCCESS && !ring_open())
+	if (r == CUDA_SUCCESS && !held_open())
 		r = CUDA_ERROR_OPERATING_SYSTEM;
 	if (r == CUDA_SUCCESS)
 		r = directory_create(&devices[prop->location.id], bytes, name, &h->fd);
+	if (r == CUDA_SUCCESS && pwrite(h->fd, "left", 4, bytes - bytes / 4) != 4) // new memory has what others have left there
+		r = CUDA_ERROR_OPERATING_SYSTEM;
 	if (r == CUDA_SUCCESS) {
 		h->bytes = bytes;
 		h->device = h->location = prop->location.id;
-		h->types = prop->requestedHandleTypes;
+		h->prop = *prop;
 		*handle = value_of(h);
 	}
 	return leave(r);
@@ -126,7 +129,9 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	h = handle_of(handle);
 	if (r == CUDA_SUCCESS && !h)
 		r = CUDA_ERROR_INVALID_VALUE;
-	if (r == CUDA_SUCCESS) {
+	if (r == CUDA_SUCCESS && h->retained) {
+		h->retained--;
+	} else if (r == CUDA_SUCCESS) {
 		h->released = 1;
 		let_go(h);
 	}
@@ -199,6 +204,19 @@ CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
 	return leave(r);
 }
 
+// full says whether mappings without a gap fill a range, from its first byte to its last.
+static int full(CUdeviceptr pointer, size_t bytes)
+{
+	for (CUdeviceptr at = pointer; at < pointer + bytes;) {
+		struct mapping *m = inside(at, 1);
+
+		if (!m || (CUdeviceptr)m->address != at || m->bytes > pointer + bytes - at)
+			return 0;
+		at += m->bytes;
+	}
+	return bytes != 0;
+}
+
 static int reserved(CUdeviceptr pointer, size_t bytes)
 {
 	for (struct reservation *v = reservations; v < reservations + MOST; v++)
@@ -228,7 +246,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
 	if (r == CUDA_SUCCESS && mmap((void *)pointer, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED)
 		r = CUDA_ERROR_OPERATING_SYSTEM;
 	if (r == CUDA_SUCCESS) {
-		*m = (struct mapping){.address = (char *)pointer, .bytes = bytes, .handle = h};
+		*m = (struct mapping){.address = (char *)pointer, .bytes = bytes, .handle = h, .marks = marks_new()};
 		h->mapped++;
 	}
 	return leave(r);
@@ -238,27 +256,24 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 {
 	CUresult r = order_at("cuMemUnmap", pointer);
 	struct mapping *m;
-	int any = 0;
 
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = enter();
+	if (r == CUDA_SUCCESS && !full(pointer, bytes))
+		r = CUDA_ERROR_INVALID_VALUE;
 	while (r == CUDA_SUCCESS && (m = inside(pointer, bytes))) {
-		if ((CUdeviceptr)m->address < pointer || (CUdeviceptr)m->address + m->bytes > pointer + bytes)
-			return leave(CUDA_ERROR_INVALID_VALUE);
 		reserve(m->address, m->bytes, MAP_FIXED);
 		m->address = NULL;
 		m->handle->mapped--;
 		let_go(m->handle);
-		any = 1;
 	}
-	return leave(r == CUDA_SUCCESS && !any ? CUDA_ERROR_INVALID_VALUE : r);
+	return leave(r);
 }
 
 CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count)
 {
 	CUresult r = order_at("cuMemSetAccess", pointer);
-	int any = 0;
 
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -266,17 +281,50 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc
 	for (size_t i = 0; r == CUDA_SUCCESS && i < count; i++)
 		if (access[i].location.id < 0 || access[i].location.id >= devices_count)
 			r = CUDA_ERROR_INVALID_DEVICE;
-	for (struct mapping *m = mappings; r == CUDA_SUCCESS && m < mappings + MOST; m++) {
-		if (!m->address || (CUdeviceptr)m->address < pointer || (CUdeviceptr)m->address + m->bytes > pointer + bytes)
-			continue;
-		any = 1;
-		for (size_t i = 0; i < count; i++) {
-			unsigned bit = 1u << access[i].location.id;
+	if (r == CUDA_SUCCESS && (!count || !full(pointer, bytes)))
+		r = CUDA_ERROR_INVALID_VALUE;
+	for (struct mapping *m = mappings; r == CUDA_SUCCESS && m < mappings + MOST; m++)
+		for (size_t i = 0; m->address && (CUdeviceptr)m->address - pointer < bytes && i < count; i++)
+			m->access[access[i].location.id] = access[i].flags;
+	return leave(r);
+}
 
-			m->access = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? m->access | bit : m->access & ~bit;
-		}
+// cuMemGetAccess is for memory of cuMemAlloc, too: its own device has all access.
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr pointer)
+{
+	CUresult r = enter();
+	struct mapping *m = r == CUDA_SUCCESS ? inside(pointer, 1) : NULL;
+	CUcontext context;
+	CUdeviceptr base;
+	size_t bytes;
+	int device;
+
+	if (r == CUDA_SUCCESS && (location->id < 0 || location->id >= devices_count || (!m && !memory_find(pointer, &base, &bytes, &context, &device))))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS)
+		*flags = m ? m->access[location->id] : location->id == device ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+	return leave(r);
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+	CUresult r = order_at("cuMemRetainAllocationHandle", (CUdeviceptr)address);
+	struct mapping *m;
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	m = r == CUDA_SUCCESS ? inside((CUdeviceptr)address, 1) : NULL;
+	if (r == CUDA_SUCCESS && !m)
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS) {
+		if (m->handle->released)
+			m->handle->released = 0;
+		else
+			m->handle->retained++;
+		*handle = value_of(m->handle);
 	}
-	return leave(r == CUDA_SUCCESS && !any ? CUDA_ERROR_INVALID_VALUE : r);
+	return leave(r);
 }
 
 CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
@@ -290,7 +338,7 @@ CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle
 	r = enter();
 	h = handle_of(handle);
 	// As the real driver: what was imported cannot be exported.
-	if (r == CUDA_SUCCESS && (!h || h->imported || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags))
+	if (r == CUDA_SUCCESS && (!h || h->imported || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(h->prop.requestedHandleTypes & type) || flags))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS) {
 		fd = fcntl(h->fd, F_DUPFD_CLOEXEC, 0);
@@ -313,12 +361,10 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmem
 	h = handle_of(handle);
 	if (r == CUDA_SUCCESS && !h)
 		r = CUDA_ERROR_INVALID_VALUE;
-	if (r == CUDA_SUCCESS)
-		*prop = (CUmemAllocationProp){
-			.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-			.requestedHandleTypes = h->types,
-			.location = {CU_MEM_LOCATION_TYPE_DEVICE, h->location},
-		};
+	if (r == CUDA_SUCCESS) {
+		*prop = h->prop;
+		prop->location.id = h->location;
+	}
 	return leave(r);
 }
 
@@ -354,7 +400,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	}
 	if (r == CUDA_SUCCESS && !h)
 		r = CUDA_ERROR_OUT_OF_MEMORY;
-	if (r == CUDA_SUCCESS && !ring_open())
+	if (r == CUDA_SUCCESS && !held_open())
 		r = CUDA_ERROR_OPERATING_SYSTEM;
 	if (r == CUDA_SUCCESS) {
 		struct stat st;
@@ -366,7 +412,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 			.bytes = st.st_size,
 			.device = device,
 			.location = location,
-			.types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+			.prop = {CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, {CU_MEM_LOCATION_TYPE_DEVICE, location}, 0, {0}},
 			.fd = own,
 			.imported = 1,
 		};
@@ -375,12 +421,21 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	return leave(r);
 }
 
-int virtual_holds(CUdeviceptr pointer, size_t bytes)
+// accessible says whether some device may write to what is mapped, or at least read it.
+static int accessible(const struct mapping *m, int write)
+{
+	for (int d = 0; d < devices_count; d++)
+		if (m->access[d] == CU_MEM_ACCESS_FLAGS_PROT_READWRITE || (!write && m->access[d]))
+			return 1;
+	return 0;
+}
+
+int virtual_holds(CUdeviceptr pointer, size_t bytes, int write)
 {
 	for (CUdeviceptr at = pointer; at < pointer + bytes;) {
 		struct mapping *m = inside(at, 1);
 
-		if (!m || !m->access)
+		if (!m || !accessible(m, write))
 			return 0;
 		at = (CUdeviceptr)m->address + m->bytes;
 	}
@@ -397,6 +452,20 @@ int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *dev
 	*bytes = m->bytes;
 	*device = m->handle->location;
 	return 1;
+}
+
+int virtual_types(CUdeviceptr pointer)
+{
+	struct mapping *m = inside(pointer, 1);
+
+	return m ? m->handle->prop.requestedHandleTypes : 0;
+}
+
+struct marks *virtual_marks(CUdeviceptr pointer)
+{
+	struct mapping *m = inside(pointer, 1);
+
+	return m ? &m->marks : NULL;
 }
 
 int virtual_has_imported(void)

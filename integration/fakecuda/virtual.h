@@ -4,15 +4,19 @@
 
 #include "memory.h"
 
+#define GRANULARITY ((size_t)2 << 20)
+
 // order_at carries out the next order for a call about what is at an address, with a handle or without.
 CUresult order_at(const char *call, CUdeviceptr pointer);
 
 // All of these are called with the driver's lock held.
 
-// virtual_holds says whether all of a range is mapped, with access.
-int virtual_holds(CUdeviceptr pointer, size_t bytes);
+// virtual_holds says whether all of a range is mapped, and some device has access to it.
+int virtual_holds(CUdeviceptr pointer, size_t bytes, int write);
 // virtual_find gives the mapping that a pointer is in; false where there is none.
 int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *device);
+int virtual_types(CUdeviceptr pointer); // of handles that what is mapped there was made for
+struct marks *virtual_marks(CUdeviceptr pointer); // of that, or NULL
 size_t virtual_bytes(void);     // of all
 int virtual_has_imported(void); // memory of another process
 // virtual_save makes all of it anonymous memory of the process. The way back has two steps, so that nothing has changed where there is no

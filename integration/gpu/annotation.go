@@ -48,7 +48,7 @@ func (b *bench) byAnnotation(ctx context.Context, r *result, c *container, flags
 		return err
 	}
 	// Containers see this machine's files, on which nvidia-ctk's are mounted once more: that no specification says.
-	if err := b.b.Configure(fmt.Sprintf("[restore.policy]\nrepositories = [%[1]q]\nplain-http = [%[1]q]\nallow = [\"mounts\"]\n", b.registry.Address)); err != nil {
+	if err := b.b.Configure(fmt.Sprintf("[restore.policy]\nrepositories = [%[1]q]\nplain-http = [%[1]q]\nallow = [\"mounts\"]\n[trust.repositories]\n%[1]q = 'unsigned'\n", b.registry.Address)); err != nil {
 		return err
 	}
 	defer func() { _ = b.b.Configure("") }() // the next case has no annotations

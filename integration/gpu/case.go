@@ -45,9 +45,11 @@ func cases(s settings) []testCase {
 		testCase{"triton", "Triton", 1, 25, 8, python("triton_kernels.py")},
 		testCase{"cupy", "CuPy", 1, 25, 8, python("cupy_arrays.py")},
 		testCase{"jax", "JAX", 1, 30, 12, python("jax_functions.py")},
+		testCase{"jax-preallocated", "JAX with three quarters of the device preallocated", 1, 200, 90, python("jax_preallocated.py")},
 		testCase{"inference", "language model, 8 billion parameters: the same tokens", 1, 110, 56, runInference},
 		testCase{"keeper-inference", "language model, 8 billion parameters: the same tokens", 1, 220, 56, runKeeperInference},
 	)
+	all = append(all, programCases()...)
 	all = append(all, keeperCases(s.keeper)...)
 	all = append(all,
 		testCase{"other-gpu", "onto the other GPU, and back", 2, 70, 8, runOtherGPU},

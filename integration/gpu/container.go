@@ -89,6 +89,8 @@ func (c *container) work(ctx context.Context, h *lab.Host) (string, error) {
 		return filepath.Join("/proc", strconv.Itoa(pid), "root/srv"), nil
 	case "PAUSED", "PAUSING": // a checkpoint that failed is being undone
 		return "", errPaused
+	case "STOPPED": // ctr ends with the task's own exit status
+		return "", fmt.Errorf("%s on %s is %q, exit status %d", c.id, h.Name, status, h.Ctr(ctx, "tasks", "delete", c.id).Code)
 	}
 	return "", fmt.Errorf("%s on %s is %q", c.id, h.Name, status)
 }

@@ -32,6 +32,7 @@ func keeperCases(k keeperSettings) []testCase {
 	whole := int(k.time.Seconds())
 	training := min(50, k.cycles)
 	return []testCase{
+		{"conformance", "each call of the memory API, with the library and without", 1, 120, 8, runConformance},
 		{"keeper-several", "three processes on a GPU", 1, 25, 8, runKeeperSeveral},
 		{"keeper-async", "cudaMalloc and cudaMallocAsync's pool", 1, 15, 8, runKeeperAsync},
 		{"keeper-annotation", "restored by an annotation, onto the GPU that ctr gives", 1, 40, 12, runKeeperAnnotation},

@@ -96,6 +96,9 @@ func word(piece int, offset int64) uint64 {
 
 // asFilled looks at every byte.
 func asFilled(c ring.Chunk) error {
+	if c.Zero > 0 {
+		return fmt.Errorf("piece %d is said to be zero at %d", c.Piece, c.Offset)
+	}
 	for i := 0; i+8 <= len(c.Data); i += 8 {
 		if binary.LittleEndian.Uint64(c.Data[i:]) != word(c.Piece, c.Offset+int64(i)) {
 			return fmt.Errorf("piece %d is another at %d", c.Piece, c.Offset+int64(i))

@@ -76,13 +76,21 @@ func (p *report) String() string {
 // markdown is the table of all cases.
 func (p *report) markdown() []byte {
 	var b bytes.Buffer
-	b.WriteString("# Containers with GPUs\n\nWritten by `integration/gpu/run`. `results.json` says of each case where, when and at which commit it was run, and has all rounds. Seconds are medians; frozen is how long a container that is left running stands still; in brackets, by the engine driver. All passed that does not say otherwise.\n\n")
+	b.WriteString("# Containers with GPUs\n\nWritten by `integration/gpu/run`. The last column says in which run, of those below. Seconds are medians; frozen is how long a container that is left running stands still; in brackets, by the engine driver. All passed that does not say otherwise.\n\n")
 	if p.Machine.Warning != "" {
 		fmt.Fprintf(&b, "Warning: %s\n\n", p.Machine.Warning)
 	}
 	var timeless []string
-	row(&b, "case", "what", "frozen", "restore", "from the registry", "prewarmed")
-	row(&b, "---", "---", "---:", "---:", "---:", "---:")
+	var runs []string
+	run := func(r *result) string {
+		name := cmp.Or(r.Run, p.String())
+		if !slices.Contains(runs, name) {
+			runs = append(runs, name)
+		}
+		return fmt.Sprint(slices.Index(runs, name) + 1)
+	}
+	row(&b, "case", "what", "frozen", "restore", "from the registry", "prewarmed", "run")
+	row(&b, "---", "---", "---:", "---:", "---:", "---:", "---:")
 	for _, r := range p.Results {
 		what := r.About
 		if r.Verdict != passed {
@@ -97,15 +105,37 @@ func (p *report) markdown() []byte {
 			timeless = append(timeless, name)
 			continue
 		}
-		row(&b, append([]string{r.Case, what}, cells...)...)
+		row(&b, append(append([]string{r.Case, what}, cells...), run(r))...)
 		for _, o := range r.others() {
-			row(&b, append([]string{r.Case, o.name}, r.cells(o.prefix)...)...)
+			row(&b, append(append([]string{r.Case, o.name}, r.cells(o.prefix)...), run(r))...)
 		}
+	}
+	b.WriteString("\nRuns:\n\n")
+	for i, name := range runs {
+		fmt.Fprintf(&b, "%d. %s\n", i+1, name)
 	}
 	if len(timeless) > 0 {
 		fmt.Fprintf(&b, "\nWithout times (`--list` says what they are): %s.\n", strings.Join(timeless, ", "))
 	}
+	for _, r := range p.Results {
+		if r.Conformance != nil {
+			r.conforms(&b)
+		}
+	}
 	return b.Bytes()
+}
+
+// conforms writes the table of what differs with the library.
+func (r *result) conforms(b *bytes.Buffer) {
+	fmt.Fprintf(b, "\n%s: %s.\n\n", r.Case, r.Conformance)
+	if len(r.Conformance.Differences) == 0 {
+		return
+	}
+	row(b, "call", "without the library", "with it", "reason")
+	row(b, "---", "---", "---", "---")
+	for _, d := range r.Conformance.Differences {
+		row(b, d.Call, d.Without, d.With, cmp.Or(d.Why, "not known"))
+	}
 }
 
 // other is a way that was measured beside a case's own; its times have names that begin with the prefix.

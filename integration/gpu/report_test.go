@@ -27,7 +27,7 @@ func TestByHand(t *testing.T) {
 		"hand.lock": {0.01}, "hand.checkpoint": {0.79}, "hand.dump": {0.7}, "hand.restore": {0.48}, "hand.unlock": {0.02},
 	}}
 	text := string((&report{Results: []*result{r}}).markdown())
-	want := "| plain-1 | a case | 2.04 | 1.00 |  |  |\n| plain-1 | by hand | 2.00 |  |  |  |\n"
+	want := "| plain-1 | a case | 2.04 | 1.00 |  |  | 1 |\n| plain-1 | by hand | 2.00 |  |  |  | 1 |\n"
 	if !strings.Contains(text, want) {
 		t.Errorf("no %q in\n%s", want, text)
 	}
@@ -56,7 +56,7 @@ func TestMerge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, wants := range map[string][]string{
-		"results.md":   {"| a | a | 1.00 |", "| b | b | 1.00 |", ": c (skipped: no GPU)."},
+		"results.md":   {"| a | a | 1.00 |  |  |  | 1 |", "| b | b | 1.00 |  |  |  | 2 |", ": c (skipped: no GPU).", "1. 2026-11-22, a system, 2 cores, tmpfs\n2. 2026-11-21,"},
 		"results.json": {`"run": "2026-11-22, a system, 2 cores, tmpfs"`, `"run": "2026-11-21, a system, 2 cores, tmpfs"`},
 	} {
 		text, err := os.ReadFile(filepath.Join(dir, file))

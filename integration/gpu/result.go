@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/cryo-project/cryo/integration/conformance"
 )
 
 // Verdicts of a case.
@@ -31,6 +33,8 @@ type result struct {
 	Growth   []grown              `json:"growth,omitempty"`   // where there were many checkpoints
 	Costs    []cost               `json:"costs,omitempty"`    // where they were measured
 	Evidence map[string]string    `json:"evidence,omitempty"` // ends of logs, where it failed
+	// Conformance is what two runs of the conformance program differ in.
+	Conformance *conformance.Comparison `json:"conformance,omitempty"`
 }
 
 type message struct {

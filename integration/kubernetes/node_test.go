@@ -93,7 +93,7 @@ func TestNodeService(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	settings := fmt.Sprintf("[restore.policy]\nrepositories = [%q]\nplain-http = [%[1]q]\n", shared.Registry.Address)
+	settings := fmt.Sprintf("[restore.policy]\nrepositories = [%q]\nplain-http = [%[1]q]\n[trust.repositories]\n%[1]q = 'unsigned'\n", shared.Registry.Address)
 	apply(t, manifest(t, "namespace.yaml")+manifest(t, "rbac.yaml")+manifest(t, "policy.yaml")+
 		configMap("cryo-config", "config.toml", settings)+configMap("cryo-prewarm", "prewarm.toml", fmt.Sprintf("[[snapshot]]\nref = %q\n", ref)))
 	service := manifest(t, "daemonset.yaml", "image: cryo\n", "image: "+cryoImage(t)+"\n", "kubernetes.io/arch: amd64\n", "kubernetes.io/arch: amd64\n        kubernetes.io/hostname: "+n.Name+"\n")

@@ -68,7 +68,8 @@ func (h *Host) SetGPUs(g GPUs) error {
 		g.UVM = 511
 	}
 	known := "driver " + g.Driver + "\n"
-	nodes := map[string]uint64{"nvidiactl": unix.Mkdev(nvidiaMajor, 255), "nvidia-uvm": unix.Mkdev(uint32(g.UVM), 0)}
+	// The last two can be opened here: by them the fake driver has device files that CRIU cannot dump (/dev/fuse), and mappings (/dev/zero).
+	nodes := map[string]uint64{"nvidiactl": unix.Mkdev(nvidiaMajor, 255), "nvidia-uvm": unix.Mkdev(uint32(g.UVM), 0), "nvidia-modeset": unix.Mkdev(10, 229), "nvidia-uvm-tools": unix.Mkdev(1, 5)}
 	for i, d := range g.Devices {
 		if d.Architecture == "" {
 			d.Architecture = "9.0"
@@ -138,7 +139,7 @@ func (h *Host) writeCDI(g GPUs) error {
 		"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices,
 		"containerEdits": object{
 			"env":         []string{"NVIDIA_VISIBLE_DEVICES=void"},
-			"deviceNodes": []object{{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}},
+			"deviceNodes": []object{{"path": "/dev/nvidiactl"}, {"path": "/dev/nvidia-uvm"}, {"path": "/dev/nvidia-modeset"}, {"path": "/dev/nvidia-uvm-tools"}},
 			"hooks":       []object{{"hookName": "createContainer", "path": "/bin/true", "args": []string{"true", "update-ldcache"}}},
 			"mounts": []object{
 				{"hostPath": h.DriverLibrary(), "containerPath": "/usr/lib64/libcuda.so.1", "options": bind},

@@ -169,7 +169,7 @@ func TraceStore(root string) (found []string, err error) {
 			return nil //nolint:nilerr // not made yet, or gone meanwhile
 		}
 		switch name := strings.TrimPrefix(path, root); {
-		case name == "/store/oci-layout", strings.HasPrefix(name, "/store/.index.json-"): // goes with the next change of the index
+		case name == "/store/oci-layout", name == "/index.backup.json", name == "/id", strings.HasPrefix(name, "/store/.index.json-"), strings.HasPrefix(name, "/.index.backup.json-"): // goes with the next change of the index
 		case name == "/store/index.json":
 			tags, err := traceIndex(path)
 			found = append(found, tags...)

@@ -8,12 +8,11 @@ import (
 	_ "github.com/containerd/containerd/v2/cmd/containerd"
 	_ "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"
 	_ "github.com/containerd/containerd/v2/cmd/ctr"
-	_ "github.com/distribution/distribution/v3/cmd/registry"
+	_ "github.com/cryo-project/cryo/integration/tools/registry"
 	_ "github.com/google/go-containerregistry/cmd/crane"
 	_ "github.com/goreleaser/nfpm/v2/cmd/nfpm"
 	_ "github.com/opencontainers/runc"
 	_ "golang.org/x/vuln/cmd/govulncheck"
-	_ "gotest.tools/gotestsum"
 	_ "honnef.co/go/tools/cmd/staticcheck"
 	_ "oras.land/oras/cmd/oras"
 )

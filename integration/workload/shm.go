@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -9,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharedMemory is memory that is not private: System V, POSIX (/dev/shm), memfd, anonymous shared and a file mapping.
+// sharedMemory is memory that is not private: System V, POSIX (/dev/shm, also a named semaphore), memfd, anonymous shared and a file mapping.
 type sharedMemory struct{ maps map[string]sharedMap }
 
 type sharedMap struct{ pages, content []byte }
@@ -28,6 +29,7 @@ func startSharedMemory(flags *flag.FlagSet, args []string) (workload, error) {
 		{"system v", openSystemV},
 		{"posix", func(size int) ([]byte, error) { return openFile("/dev/shm/workload", size) }},
 		{"file", func(size int) ([]byte, error) { return openFile("/srv/mapped", size) }},
+		{"named", openNamed},
 		{"memfd", openMemfd},
 		{"anonymous", func(size int) ([]byte, error) { return mapShared(-1, size, unix.MAP_ANONYMOUS) }},
 	} {
@@ -67,6 +69,16 @@ func openFile(path string, size int) ([]byte, error) {
 	return mapShared(int(f.Fd()), size, 0)
 }
 
+// openNamed makes and maps a file, links it under a second name, and removes the first, as sem_open of glibc does.
+func openNamed(size int) ([]byte, error) {
+	const first, name = "/dev/shm/sem.aB3dEf", "/dev/shm/sem.workload"
+	pages, err := openFile(first, size)
+	if err != nil {
+		return nil, err
+	}
+	return pages, errors.Join(os.Link(first, name), os.Remove(first))
+}
+
 func openMemfd(size int) ([]byte, error) {
 	fd, err := unix.MemfdCreate("workload", 0)
 	if err != nil {
@@ -85,12 +97,15 @@ func (s *sharedMemory) Check() (map[string]any, error) {
 			return state, fmt.Errorf("%s shared memory has other content", name)
 		}
 	}
-	// The mapping is still one with the file.
-	s.maps["posix"].pages[0]++
-	s.maps["posix"].content[0]++
-	content, err := os.ReadFile("/dev/shm/workload")
-	if err != nil || !bytes.Equal(content, s.maps["posix"].content) {
-		return state, fmt.Errorf("/dev/shm and its mapping differ (%v)", err)
+	// The mappings are still one with their files.
+	for name, path := range map[string]string{"posix": "/dev/shm/workload", "named": "/dev/shm/sem.workload"} {
+		m := s.maps[name]
+		m.pages[0]++
+		m.content[0]++
+		content, err := os.ReadFile(path)
+		if err != nil || !bytes.Equal(content, m.content) {
+			return state, fmt.Errorf("%s and its mapping differ (%v)", path, err)
+		}
 	}
 	return state, nil
 }

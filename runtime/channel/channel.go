@@ -34,7 +34,7 @@ const (
 // inFile is the message whose text is in the file that comes first with it. No JSON begins so.
 const inFile = 'f'
 
-// Pair gives both ends. The other is for a process that is to be started.
+// Pair returns both ends. The other is for a process that is to be started.
 func Pair() (own *Channel, other *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -46,7 +46,7 @@ func Pair() (own *Channel, other *os.File, err error) {
 	return own, os.NewFile(uintptr(pair[1]), "channel"), nil
 }
 
-// Of gives a channel on a copy of a socket, which remains the caller's.
+// Of returns a channel on a copy of a socket, which remains the caller's.
 func Of(socket syscall.Conn) (*Channel, error) {
 	raw, err := socket.SyscallConn()
 	if err != nil {
@@ -120,7 +120,7 @@ func (c *Channel) SendBytes(data []byte, fds ...int) error {
 	return nil
 }
 
-// fileOf gives a file in memory with this text.
+// fileOf returns a file in memory with this text.
 func fileOf(data []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate("message", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -133,7 +133,7 @@ func fileOf(data []byte) (*os.File, error) {
 	return file, nil
 }
 
-// readFile gives the text of such a file, and closes it.
+// readFile returns the text of such a file, and closes it.
 func readFile(fd int) ([]byte, error) {
 	file := os.NewFile(uintptr(fd), "message")
 	defer file.Close()
@@ -144,7 +144,7 @@ func readFile(fd int) ([]byte, error) {
 	return data, err
 }
 
-// Receive gives the next message and the descriptors that came with it, which are the caller's to close. io.EOF: the other end is
+// Receive returns the next message and the descriptors that came with it, which are the caller's to close. io.EOF: the other end is
 // closed. After [os.ErrDeadlineExceeded] it may be called again. What is no such message is an error of kind InvalidArgument.
 func (c *Channel) Receive(message any) ([]int, error) {
 	data, fds, err := c.ReceiveBytes()
@@ -167,7 +167,7 @@ func (c *Channel) Receive(message any) ([]int, error) {
 	return fds, nil
 }
 
-// ReceiveBytes gives the bytes of a message, which are valid until the next. One that is too long gives [io.ErrShortBuffer].
+// ReceiveBytes returns the bytes of a message, which are valid until the next. One that is too long gives [io.ErrShortBuffer].
 func (c *Channel) ReceiveBytes() ([]byte, []int, error) {
 	if c.data == nil {
 		c.data = make([]byte, MaxMessage)

@@ -16,7 +16,7 @@ type Listener struct{ listener *net.UnixListener }
 // network is that of the sockets: messages keep their borders.
 const network = "unixpacket"
 
-// SocketPath gives a path of a socket in a directory whose own path may be too long for a socket's address. The path holds until done is called. Who listens by it does not
+// SocketPath returns a path of a socket in a directory whose own path may be too long for a socket's address. The path holds until done is called. Who listens by it does not
 // have the socket unlinked by it afterwards.
 func SocketPath(dir, name string) (path string, done func(), err error) {
 	d, err := os.Open(dir)
@@ -83,7 +83,7 @@ func Dial(dir, name string) (_ *Channel, pid int, err error) {
 	return c, pid, nil
 }
 
-// Peer gives the process that has made the other end.
+// Peer returns the process that has made the other end.
 func (c *Channel) Peer() (pid int, err error) {
 	var peer *unix.Ucred
 	var failed error

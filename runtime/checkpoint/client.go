@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -22,12 +23,15 @@ import (
 type Client struct {
 	// Options are sent by Frozen.
 	Options Options
+	// Version is that which is spoken; 0: [Newest], or an older one where the shim does not know it.
+	Version int
 
 	dir      string
 	listener *channel.Listener
 	greeted  chan struct{} // closed when the shim was greeted
 	heard    chan message  // closed when nothing more comes
-	why      error         // nothing more comes; nil: the shim has hung up. To be read when heard is closed
+	failed   atomic.Pointer[failure.Error]
+	why      error // nothing more comes; nil: the shim has hung up. To be read when heard is closed
 	streams  map[stream]chan *net.UnixConn
 
 	mu      sync.Mutex // guards channel and closed, since Close may come at any time
@@ -45,8 +49,8 @@ func Listen(dir string) (*Client, error) {
 		return nil, fmt.Errorf("wait for the shim: %w", err)
 	}
 	c := &Client{dir: dir, listener: l, greeted: make(chan struct{}), heard: make(chan message, 4), streams: make(map[stream]chan *net.UnixConn)}
-	for _, s := range []stream{pagesStream, roundStream, devicesStream} {
-		c.streams[s] = make(chan *net.UnixConn, MaxRounds)
+	for _, s := range []stream{pagesStream, devicesStream} {
+		c.streams[s] = make(chan *net.UnixConn, 1)
 	}
 	return c, nil
 }
@@ -62,7 +66,7 @@ func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 		return Dumped{}, errors.Join(fmt.Errorf("wait for the shim: %w", net.ErrClosed), shim.Close())
 	}
 	go c.listen(shim)
-	if err := shim.Send(message{Version: protocolVersion, Options: c.Options}); err != nil {
+	if err := shim.Send(c.greeting()); err != nil {
 		return Dumped{}, fmt.Errorf("greet the shim: %w", err)
 	}
 	close(c.greeted)
@@ -74,6 +78,14 @@ func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 		return Dumped{}, fmt.Errorf("wait for the dump: unexpected message from the shim: it is not dumped: %w", errdefs.ErrInternal)
 	}
 	return *m.Dumped, nil
+}
+
+func (c *Client) greeting() message {
+	m := message{Version: cmp.Or(c.Version, Newest), Options: c.Options}
+	if c.Version == 0 && ranges {
+		m.Oldest = Previous
+	}
+	return m
 }
 
 // listen hears what the shim says, until it hangs up, and takes the connections that it makes.
@@ -91,6 +103,8 @@ func (c *Client) listen(shim *channel.Channel) {
 		switch {
 		case err != nil:
 			return
+		case m.Failed != nil:
+			c.failed.Store(m.Failed)
 		case m.Stream == "":
 			c.heard <- m
 		}
@@ -136,11 +150,11 @@ func (c *Client) Greeted(within time.Duration) bool {
 	}
 }
 
-// Left gives the error that the shim has left; nil if there is none. It is there before the shim hangs up, and may be another when containerd has answered.
+// Left returns the error that the shim has left; nil if there is none. It is there before the shim hangs up, and may be another when containerd has answered.
 func (c *Client) Left() *failure.Error {
 	var e failure.Error
 	if !failure.Find(c.dir, &e) {
-		return nil
+		return c.failed.Load()
 	}
 	return &e
 }
@@ -161,10 +175,6 @@ func (c *Client) Pages(ctx context.Context) (*net.UnixConn, error) { return c.st
 func (c *Client) Devices(ctx context.Context) (*net.UnixConn, error) {
 	return c.stream(ctx, devicesStream)
 }
-
-// Round waits for the connection over which CRIU sends the pages of the next round of a pre-dump; there may never be one. It is called
-// beside Frozen.
-func (c *Client) Round(ctx context.Context) (*net.UnixConn, error) { return c.stream(ctx, roundStream) }
 
 func (c *Client) stream(ctx context.Context, s stream) (*net.UnixConn, error) {
 	select {
@@ -244,7 +254,7 @@ func (c *Client) Close() error {
 	}
 	for _, streams := range c.streams {
 		for len(streams) > 0 {
-			_ = (<-streams).Close() // nobody wanted it
+			_ = (<-streams).Close() // it was not wanted
 		}
 	}
 	return err

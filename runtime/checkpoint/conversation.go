@@ -12,20 +12,20 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/runc"
 )
 
 // maxGPUTimeout is the longest that is accepted, seconds.
 const maxGPUTimeout = 86400
 
-// MaxRounds is how many rounds of a pre-dump are accepted. What is left after some is what is written all the time.
-const MaxRounds = 16
-
-// Conversation is the shim's side of a held checkpoint. That of a stock client, which nobody holds, is nil.
+// Conversation is the shim's side of a held checkpoint. That of a stock client, which is not held, is nil.
 type Conversation struct {
 	// Options are the command's.
 	Options Options
 
+	version int
 	dir     string // where the command finds an error
 	channel *channel.Channel
 	decided chan Decision
@@ -35,7 +35,7 @@ type Conversation struct {
 
 var _ Holder = (*Conversation)(nil)
 
-// Held tells whether a command listens in CRIU's work directory dir, or has: a checkpoint for it ends when it hangs up, and is none of
+// Held reports whether a command listens in CRIU's work directory dir, or has: a checkpoint for it ends when it hangs up, and is none of
 // containerd's, which may be restarted meanwhile.
 func Held(dir string) bool {
 	if dir == "" {
@@ -46,7 +46,7 @@ func Held(dir string) bool {
 }
 
 // Join finds the command that listens in CRIU's work directory dir, and gives a context that ends when the command
-// hangs up: nobody waits for the dump then. Nobody listens, for a stock client: nil and ctx itself, no error.
+// hangs up: no process waits for the dump then. A stock client does not listen: nil and ctx itself, no error.
 func Join(ctx context.Context, dir string) (*Conversation, context.Context, error) {
 	if !Held(dir) {
 		return nil, ctx, nil
@@ -58,6 +58,9 @@ func Join(ctx context.Context, dir string) (*Conversation, context.Context, erro
 	c := &Conversation{dir: dir, channel: command, decided: make(chan Decision, 1)}
 	if err := c.greet(); err != nil {
 		err = fmt.Errorf("greet the cryo command: %w", err)
+		if c.version <= 4 {
+			c.tell(message{Failed: failure.Of(err)})
+		}
 		_ = errors.Join(Leave(dir, err), command.Close()) // err says more
 		return nil, ctx, err
 	}
@@ -80,14 +83,12 @@ func (c *Conversation) greet() error {
 		return err
 	}
 	channel.Close(fds) // it sends none
-	if greeting.Version != protocolVersion {
-		return fmt.Errorf("it speaks version %d, the shim %d: %w", greeting.Version, protocolVersion, errdefs.ErrInvalidArgument)
+	c.version = min(greeting.Version, Newest)
+	if c.version != greeting.Version && (!ranges || greeting.Oldest == 0 || greeting.Oldest > Newest) || c.version < Previous {
+		return OtherVersion(fmt.Sprintf("it speaks version %d, the shim %d", greeting.Version, Newest))
 	}
 	if t := greeting.GPUTimeout; t < 0 || t > maxGPUTimeout {
 		return fmt.Errorf("a GPU timeout of %g seconds: %w", t, errdefs.ErrInvalidArgument)
-	}
-	if n := greeting.PreDump; n < 0 || n > MaxRounds {
-		return fmt.Errorf("%d rounds of a pre-dump: %w", n, errdefs.ErrInvalidArgument)
 	}
 	c.Options = greeting.Options
 	return nil
@@ -104,19 +105,12 @@ func (c *Conversation) Asked() (o Options) {
 	return o
 }
 
-// Pages gives the socket over which CRIU shall send pages; nil if the command wants them in files. The caller closes it.
+// Pages returns the socket over which CRIU shall send pages; nil if the command wants them in files. The caller closes it.
 func (c *Conversation) Pages() (*os.File, error) {
 	if !c.Asked().Pages {
 		return nil, nil
 	}
-	return c.pages(pagesStream)
-}
-
-// Round gives the socket over which CRIU shall send the pages of the next round of a pre-dump. The caller closes it.
-func (c *Conversation) Round() (*os.File, error) { return c.pages(roundStream) }
-
-func (c *Conversation) pages(s stream) (*os.File, error) {
-	f, err := c.connect(s, unix.SOCK_STREAM)
+	f, err := c.connect(pagesStream, unix.SOCK_STREAM)
 	if err == nil {
 		// More than a user may have; without it, the dump is only slower.
 		_ = unix.SetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, pagesBuffer)
@@ -124,7 +118,7 @@ func (c *Conversation) pages(s stream) (*os.File, error) {
 	return f, err
 }
 
-// Devices gives the connection, of the type SOCK_SEQPACKET, over which the command takes device memory; nil if it does not want it.
+// Devices returns the connection, of the type SOCK_SEQPACKET, over which the command takes device memory; nil if it does not want it.
 // The command reads the record beside the images, which must be there by now, to know what comes: the pieces of all processes, in
 // the order of the record. The caller closes the file.
 func (c *Conversation) Devices() (*os.File, error) {
@@ -174,13 +168,19 @@ func (c *Conversation) Dumped(ctx context.Context, d Dumped) (Decision, error) {
 	}
 }
 
-// Released tells the command that the container runs on while its device memory still goes over its connection. [Conversation.End]
-// must follow when all has gone.
+// Progress implements [Holder].
+func (c *Conversation) Progress() string {
+	pid, err := c.channel.Peer()
+	if err != nil {
+		return time.Now().String() // it is not known
+	}
+	return runc.CoarseProgress(pid)
+}
+
+// Released implements [Holder]. [Conversation.End] must follow when it is known that the container runs as before, and all device memory has gone.
 func (c *Conversation) Released(r Result) {
 	c.released = true
-	m := released(r)
-	m.DevicesPending = true
-	c.tell(message{Released: m})
+	c.tell(message{Released: released(r)})
 }
 
 // End tells the command how it went and hangs up.
@@ -191,6 +191,9 @@ func (c *Conversation) End(r Result, err error) {
 	defer c.channel.Close()
 	switch {
 	case err != nil:
+		if c.version <= 4 {
+			c.tell(message{Failed: failure.Of(err)})
+		}
 		_ = Leave(c.dir, err) // what becomes of it afterwards takes its place
 	case !c.released:
 		c.tell(message{Released: released(r)})
@@ -198,8 +201,8 @@ func (c *Conversation) End(r Result, err error) {
 }
 
 func released(r Result) *Released {
-	return &Released{FreezeSeconds: r.Freeze.Seconds(), LoadSeconds: r.Load.Seconds(), Killed: r.Killed}
+	return &Released{FreezeSeconds: r.Freeze.Seconds(), LoadSeconds: r.Load.Seconds(), Killed: r.Killed, DevicesPending: r.Pending}
 }
 
-// tell sends a message, though nobody may be listening any more.
+// tell sends a message, which the command may not hear any more.
 func (c *Conversation) tell(m message) { _ = c.channel.Send(m) }

@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/runtime/channel"
 )
 
 func listen(t *testing.T) (*Client, string) {
@@ -71,10 +70,8 @@ func TestOptions(t *testing.T) {
 	}{
 		{options: Options{}},
 		{options: Options{GPUTimeout: 2.5, Force: []string{"gpu-several"}}},
-		{options: Options{Pages: true, PreDump: MaxRounds}},
+		{options: Options{Pages: true, LeaveRunning: true}},
 		{options: Options{GPUTimeout: -1}, err: true},
-		{options: Options{PreDump: -1}, err: true},
-		{options: Options{PreDump: MaxRounds + 1}, err: true},
 		{options: Options{GPUTimeout: 1e9}, err: true},
 	} {
 		client, dir := listen(t)
@@ -113,7 +110,7 @@ func TestDevices(t *testing.T) {
 			if _, err := shim.Dumped(ctx, Dumped{Devices: true, DevicesPending: true}); err != nil {
 				return err
 			}
-			shim.Released(Result{Load: time.Second})
+			shim.Released(Result{Load: time.Second, Pending: true})
 			for _, text := range []string{"one", "two"} {
 				if _, err := f.WriteString(text); err != nil {
 					return err
@@ -194,25 +191,6 @@ func TestHangingUpEndsTheDump(t *testing.T) {
 	}
 }
 
-func TestOtherVersionIsRefused(t *testing.T) {
-	dir := t.TempDir()
-	l, err := channel.Listen(dir, socketName)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		c, err := l.Accept(t.Context())
-		if err != nil {
-			return
-		}
-		_ = c.Send(message{Version: protocolVersion + 1})
-	}()
-	if _, _, err := Join(t.Context(), dir); !errors.Is(err, errdefs.ErrInvalidArgument) {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestFailureReachesTheCommand(t *testing.T) {
 	client, dir := listen(t)
 	go func() {
@@ -234,9 +212,9 @@ func TestToldOf(t *testing.T) {
 		err  error
 		kind failure.Kind
 	}{
-		"lost":    {&LostError{ID: "c", Err: errFake}, "lost"},
-		"busy":    {fmt.Errorf("x: %w", &BusyError{ID: "c"}), "busy"},
-		"neither": {&FailedError{ID: "c", Err: fmt.Errorf("y: %w", errdefs.ErrResourceExhausted)}, "resource exhausted"},
+		"lost":    {Lost("checkpoint", "c", errFake), "lost"},
+		"busy":    {fmt.Errorf("x: %w", Busy("c")), "busy"},
+		"neither": {Failed("c", fmt.Errorf("y: %w", errdefs.ErrResourceExhausted)), "resource exhausted"},
 	} {
 		for _, how := range []string{"left", "hung up"} {
 			client, dir := listen(t)
@@ -368,7 +346,7 @@ func TestConnections(t *testing.T) {
 	if n, err := pages.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 		t.Errorf("nobody wants its pages, and it reads %d bytes, %v", n, err)
 	}
-	if _, err := shim.Round(); !errdefs.IsUnavailable(err) {
+	if _, err := shim.Pages(); !errdefs.IsUnavailable(err) {
 		t.Errorf("after the end: %v", err)
 	}
 }

@@ -11,6 +11,11 @@ type Devices interface {
 	// Save moves it into memory; the processes wait at the next use of a device then. If it fails, all is as before, or the
 	// error is a [*LossError].
 	Save(ctx context.Context) (Saved, error)
+	// Yield is called when the container stands frozen, before the dump: what Save has stopped by ptrace is let go, since CRIU traces the processes itself.
+	Yield(ctx context.Context) error
+	// Stop is called before a container that Save was successful for is thawed: its processes run no code of their own before Load has brought back what they had. A Load without
+	// it is possible, but not safe.
+	Stop(ctx context.Context) error
 	// Record writes what a restore must know into dir, which the images go to next. From then on, what the container's memory
 	// does not hold is on its way to the client, or waits for Drain.
 	Record(dir string) error

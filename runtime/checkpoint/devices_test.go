@@ -11,12 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/runc"
 )
 
 // model is a container with devices that can be seen to be frozen, saved or dead, and refuses what cannot be done then.
 type model struct {
 	frozen, saved, held, dead bool
+	stopped                   bool // by ptrace
 	did                       []string
 	fail                      string // "step" or "step 2": what fails, and which time
 	count                     map[string]int
@@ -71,6 +73,8 @@ func (m *model) Kill(context.Context) error {
 
 func (m *model) Silence(context.Context) error { return m.do("silence") }
 
+func (m *model) Processes(context.Context) ([]int, error) { return nil, nil }
+
 func (m *model) Checkpoint(ctx context.Context, d runc.Dump) error {
 	if !m.saved {
 		m.misused = "dumped with something on devices"
@@ -100,7 +104,7 @@ func (m *model) Save(context.Context) (Saved, error) {
 	if err := m.do("save"); err != nil {
 		return Saved{}, err
 	}
-	m.saved, m.held = true, true
+	m.saved, m.held, m.stopped = true, true, true
 	return Saved{Since: time.Now(), Lock: time.Second, Save: 2 * time.Second}, nil
 }
 
@@ -111,7 +115,7 @@ func (m *model) Load(ctx context.Context) error {
 	if err := m.do("load"); err != nil {
 		return err
 	}
-	m.saved, m.held = false, false
+	m.saved, m.held, m.stopped = false, false, false
 	return nil
 }
 
@@ -127,12 +131,32 @@ func (m *model) Drain(ctx context.Context) error {
 	return ctx.Err()
 }
 
+func (m *model) Yield(context.Context) error {
+	if !m.frozen || !m.stopped {
+		m.misused = "yielded while it runs, or what is not stopped"
+	}
+	m.stopped = false
+	return m.do("yield")
+}
+
+func (m *model) Stop(context.Context) error {
+	if !m.saved {
+		m.misused = "stopped what is not saved"
+	}
+	m.stopped = true
+	return m.do("stop")
+}
+func (m *model) Dumpable(context.Context) error { return nil }
+
 func (m *model) Record(string) error { return m.do("record") }
 func (m *model) Release()            { m.held = false }
+
+func (h modelHolder) Progress() string { return "" }
 
 // TestDevicesAtEveryStep lets each step of each way through the sequence fail, cancels the context there, and has the
 // container killed there. It must afterwards be as it was, or gone with a reason.
 func TestDevicesAtEveryStep(t *testing.T) {
+	watchShortly(t)
 	thawTime = time.Microsecond
 	ways := []struct {
 		name           string
@@ -142,18 +166,18 @@ func TestDevicesAtEveryStep(t *testing.T) {
 		outgoing       Outgoing
 		want           string
 	}{
-		{name: "plain", want: "save record dump load"},
-		{name: "plain, ends", exit: true, want: "save record dump"},
-		{name: "paused", frozen: true, want: "thaw save record pause dump"},
-		{name: "paused, ends", frozen: true, exit: true, want: "thaw save record pause dump"},
+		{name: "plain", want: "save record pause yield dump stop thaw load"},
+		{name: "plain, ends", exit: true, want: "save record pause yield dump"},
+		{name: "paused", frozen: true, want: "thaw save record pause yield dump"},
+		{name: "paused, ends", frozen: true, exit: true, want: "thaw save record pause yield dump"},
 		{name: "parked", frozen: true, parked: true, want: "record dump"},
-		{name: "held, resumes", decision: Resume, want: "save record pause dump held thaw load"},
-		{name: "held, ends", decision: Kill, want: "save record pause dump held silence kill"},
-		{name: "held, drains, resumes", outgoing: Outgoing{Any: true}, decision: Resume, want: "save record pause dump held drain thaw load"},
-		{name: "held, drains, ends", outgoing: Outgoing{Any: true}, decision: Kill, want: "save record pause dump held drain silence kill"},
-		{name: "held, copies, resumes", outgoing: Outgoing{Any: true, Copied: true}, decision: Resume, want: "save record pause dump held thaw load"},
-		{name: "held, copies, ends", outgoing: Outgoing{Any: true, Copied: true}, decision: Kill, want: "save record pause dump held drain silence kill"},
-		{name: "held, paused, resumes", frozen: true, decision: Resume, want: "thaw save record pause dump held"},
+		{name: "held, resumes", decision: Resume, want: "save record pause yield dump held stop thaw load"},
+		{name: "held, ends", decision: Kill, want: "save record pause yield dump held silence kill"},
+		{name: "held, drains, resumes", outgoing: Outgoing{Any: true}, decision: Resume, want: "save record pause yield dump held drain stop thaw load"},
+		{name: "held, drains, ends", outgoing: Outgoing{Any: true}, decision: Kill, want: "save record pause yield dump held drain silence kill"},
+		{name: "held, copies, resumes", outgoing: Outgoing{Any: true, Copied: true}, decision: Resume, want: "save record pause yield dump held stop thaw load"},
+		{name: "held, copies, ends", outgoing: Outgoing{Any: true, Copied: true}, decision: Kill, want: "save record pause yield dump held drain silence kill"},
+		{name: "held, paused, resumes", frozen: true, decision: Resume, want: "thaw save record pause yield dump held"},
 		{name: "held, parked, ends", frozen: true, parked: true, decision: Kill, want: "record dump held silence kill"},
 	}
 	for _, way := range ways {
@@ -203,7 +227,7 @@ func TestDevicesAtEveryStep(t *testing.T) {
 			if err != nil || !slices.Equal(m.did, steps) {
 				t.Fatalf("did %q, %v, want %q", m.did, err, steps)
 			}
-			ends := way.exit || way.decision == Kill
+			ends := ends(way.exit, way.decision)
 			if pending := way.outgoing.Copied && !ends; result.Pending != pending {
 				t.Errorf("pending is %v", result.Pending)
 			}
@@ -215,16 +239,15 @@ func TestDevicesAtEveryStep(t *testing.T) {
 			t.Run(way.name+", fails at "+step, func(t *testing.T) {
 				m := &model{fail: step + " 1"}
 				result, err := run(t, m)
-				var lost *LostError
 				switch {
 				case step == "load" || m.dead:
-					if !m.dead || !errors.As(err, &lost) {
+					if !m.dead || !errors.Is(err, failure.ErrLost) {
 						t.Errorf("dead is %v, error %v", m.dead, err)
 					}
-				case err == nil && step == "thaw" && way.decision == Resume: // tried again
+				case err == nil && step == "thaw" && (way.decision == Resume || way.decision == "" && !ends(way.exit, way.decision)): // tried again
+				case err == nil && step == "stop": // loading does so too
 				default:
-					var failed *FailedError
-					if !errors.As(err, &failed) {
+					if err == nil || errors.Is(err, failure.ErrLost) || !strings.Contains(err.Error(), "the container runs on") {
 						t.Errorf("error %v", err)
 					}
 					asBefore(t, m, result)
@@ -248,8 +271,7 @@ func TestDevicesAtEveryStep(t *testing.T) {
 					}
 				}
 				_, err := run(t, m)
-				var lost *LostError
-				if err == nil && step == "load" || err != nil && !errors.As(err, &lost) {
+				if err == nil && step == "load" || err != nil && !errors.Is(err, failure.ErrLost) {
 					t.Errorf("got %v; did %q", err, m.did)
 				}
 				if m.held {
@@ -266,6 +288,8 @@ type modelHolder struct {
 	decision Decision
 }
 
+func (h modelHolder) Released(Result) {}
+
 func (h modelHolder) Dumped(_ context.Context, d Dumped) (Decision, error) {
 	if !h.m.frozen {
 		h.m.misused = "held while running"
@@ -273,15 +297,17 @@ func (h modelHolder) Dumped(_ context.Context, d Dumped) (Decision, error) {
 	return h.decision, h.m.do("held")
 }
 
+func ends(exit bool, d Decision) bool { return exit || d == Kill }
+
 // TestThawFailsForGood: a container that can neither be thawed nor loaded is ended rather than left as it is.
 func TestThawFailsForGood(t *testing.T) {
+	watchShortly(t)
 	thawTime = time.Hour
 	defer func(before time.Duration) { undoTime = before }(undoTime)
 	undoTime = 10 * time.Millisecond
 	m := &model{fail: "thaw"}
 	_, err := Run(t.Context(), m, Request{ID: "c", Devices: m, Alive: func() bool { return !m.dead }, Hold: modelHolder{m, Resume}, Dump: runc.Dump{Images: t.TempDir()}})
-	var lost *LostError
-	if !errors.As(err, &lost) || !m.dead {
+	if !errors.Is(err, failure.ErrLost) || !m.dead {
 		t.Errorf("dead is %v, error %v", m.dead, err)
 	}
 }
@@ -300,4 +326,8 @@ func TestTimesReachTheHolder(t *testing.T) {
 
 type holderFunc func(Dumped) (Decision, error)
 
+func (holderFunc) Progress() string { return "" }
+
 func (f holderFunc) Dumped(_ context.Context, d Dumped) (Decision, error) { return f(d) }
+
+func (f holderFunc) Released(Result) {}

@@ -8,8 +8,6 @@
 //	save -> freeze -> dump -> dumped (client captures), drain -> resume: thaw, load; or kill
 //	   \________ any failure, cancelling, or a client that is gone: thaw, load ________/
 //
-// Before all that, rounds of a pre-dump may take most of the memory while the container runs ([Rounds]).
-//
 // What a container has on devices is saved before the freeze and loaded after the thaw ([Devices]), since a device's driver
 // needs running processes for that. Device memory that does not go through the container's memory is sent to the client
 // before the thaw, or while the container runs again ([Result.Pending]). A container that a stock client has paused is thawed

@@ -1,9 +1,7 @@
 package checkpoint
 
 import (
-	"cmp"
-	"errors"
-	"fmt"
+	"regexp"
 
 	"github.com/containerd/errdefs"
 
@@ -11,70 +9,55 @@ import (
 )
 
 // Leave writes the error of a checkpoint where the command finds it, in CRIU's work directory dir. Where no command asks, it does nothing.
-func Leave(dir string, err error) error { return failure.Leave(dir, told(err)) }
+func Leave(dir string, err error) error { return failure.Leave(dir, failure.Of(err)) }
 
-// told is what the command hears of an error. A [LostError] is of the kind [failure.ErrLost], a [BusyError] of the kind [failure.ErrBusy].
-func told(err error) *failure.Error {
-	switch {
-	case errors.As(err, new(*LostError)):
-		return failure.Of(err, failure.ErrLost)
-	case errors.As(err, new(*BusyError)):
-		return failure.Of(err, failure.ErrBusy)
+// OtherVersion is the error of command and shim that have no version of the conversation in common. Nothing was done to the container.
+func OtherVersion(why string) error {
+	return failure.New(errdefs.ErrFailedPrecondition,
+		"the container's shim is of another release than this cryo: take the checkpoint with the cryo command of that release, or end the container and start it anew under the installed one",
+		"%s", why)
+}
+
+// otherVersion is how a shim says so. The builds before had no field for it.
+var otherVersion = regexp.MustCompile(`it speaks version [0-9]+, the shim [0-9]+`)
+
+// RefusedVersion returns what a shim has said that does not speak the version with which the command has greeted it; empty if err is another error.
+func RefusedVersion(err error) string {
+	if err == nil {
+		return ""
 	}
-	return failure.Of(err)
+	return otherVersion.FindString(err.Error())
 }
 
-// FailedError says that there is no checkpoint and that the container runs on as before. Its kind is that of the
-// cause where that has one (cancelled, out of space), else Aborted.
-type FailedError struct {
-	ID  string
-	Err error
+// Failed returns the error of a checkpoint that has not come about, of a container that runs on as before. Its kind is that of err if that has one (cancelled, out of space), else Aborted.
+func Failed(id string, err error) error {
+	return failure.New(failure.KindOf(err, errdefs.ErrAborted), "", "checkpoint %s: %w; the container runs on", id, err)
 }
-
-func (e *FailedError) Error() string {
-	return fmt.Sprintf("checkpoint %s: %v; the container runs on", e.ID, e.Err)
-}
-
-// Unwrap gives the cause and the kind.
-func (e *FailedError) Unwrap() []error { return []error{e.Err, errdefs.ErrAborted} }
 
 // LossError is what [Devices] say when what was on devices cannot be brought back: the processes that had it there are of no
 // use any more. Its kind is Internal.
-type LossError struct{ Err error }
+type LossError struct {
+	Err error
+	// Others tells that the processes which are of no use have ended, and the others go on. Without it, the container is to be ended.
+	Others bool
+}
 
 func (e *LossError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the cause and the kind.
+// Unwrap returns the cause and the kind.
 func (e *LossError) Unwrap() []error { return []error{e.Err, errdefs.ErrInternal} }
 
-// LostError says that the container's processes are gone although they should not be. Its kind is Internal.
-type LostError struct {
-	Op  string // what cost it them; empty: checkpoint
-	ID  string
-	Err error
+// Lost returns the error of a container whose processes are gone although they should not be. op is what cost it them. Its kind is [failure.ErrLost].
+func Lost(op, id string, err error) error {
+	return failure.New(failure.ErrLost, "", "%s %s: the container is lost: %w", op, id, err)
 }
 
-func (e *LostError) Error() string {
-	return fmt.Sprintf("%s %s: the container is lost: %v", cmp.Or(e.Op, "checkpoint"), e.ID, e.Err)
+// Busy returns the error of a container of which another checkpoint is under way. Its kind is [failure.ErrBusy].
+func Busy(id string) error {
+	return failure.New(failure.ErrBusy, "wait until it has ended", "checkpoint %s: another checkpoint of this container is under way", id)
 }
 
-// Unwrap gives the kind and the cause.
-func (e *LostError) Unwrap() []error { return []error{errdefs.ErrInternal, e.Err} }
-
-// BusyError says that another checkpoint or restore of the container is under way. Its kind is FailedPrecondition.
-type BusyError struct{ ID string }
-
-func (e *BusyError) Error() string {
-	return fmt.Sprintf("checkpoint %s: another checkpoint of this container is under way", e.ID)
-}
-
-// Hint says what to do.
-func (e *BusyError) Hint() string { return "wait until it has ended" }
-
-// Unwrap gives the kind.
-func (e *BusyError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// NotRunning says that a container has no running process to dump. Its kind is FailedPrecondition.
+// NotRunning returns the error that a container has no running process to dump. Its kind is FailedPrecondition.
 func NotRunning(id, status string) error {
 	return failure.New(errdefs.ErrFailedPrecondition, "start it first: ctr task start, or nerdctl start", "checkpoint %s: the container is %s, not running", id, status)
 }

@@ -1,9 +1,17 @@
 package checkpoint
 
-import "time"
+import (
+	"time"
 
-// protocolVersion is that of the conversation between the cryo command and the shim. Both refuse any other.
-const protocolVersion = 5
+	"github.com/cryo-project/cryo/image/spec/failure"
+)
+
+// Previous is the version before [Newest] of the conversation between the cryo command and the shim. A container may be run by the shim of another release than the
+// command's, so both speak both. In version 4 the shim sends the error of a checkpoint as a message; since version 5 it is only in the file ([Leave]).
+//
+// The command greets with the newest version that it speaks, and with the oldest. A shim of a build before that of this rule refuses all but its own version: the command
+// then asks again, and greets with Previous alone.
+const Previous = 4
 
 // socketName is the socket on which the command listens, in CRIU's work directory. It being there is what makes
 // a checkpoint a held one.
@@ -32,9 +40,6 @@ type Options struct {
 	Devices bool `json:"devices,omitempty"`
 	// LeaveRunning tells that the command will have the container run on: a copy of device memory comes when it does. It is advisory.
 	LeaveRunning bool `json:"leaveRunning,omitempty"`
-	// PreDump is how many rounds of a pre-dump the shim takes before the container is frozen, each over a connection of its own:
-	// see [Conversation.Round]. A container that its client has paused has none: nothing is written there.
-	PreDump int `json:"preDump,omitempty"`
 	// KeeperOnly has the shim refuse a checkpoint, before anything is done, in which all device memory of a process would go into its
 	// own memory.
 	KeeperOnly bool `json:"keeperOnly,omitempty"`
@@ -54,12 +59,12 @@ type Dumped struct {
 	DevicesPending bool `json:"devicesPending,omitempty"`
 }
 
-// Released is what the shim tells last.
+// Released is what the shim tells last. Where the container has gone on, containerd's call ends later: when the shim has observed it for a moment, and all device memory has come.
 type Released struct {
 	FreezeSeconds float64 `json:"freezeSeconds"`         // how long the container stood still
 	LoadSeconds   float64 `json:"loadSeconds,omitempty"` // of which device memory was moved back
 	Killed        bool    `json:"killed"`
-	// DevicesPending tells that the container runs and its device memory still comes; containerd's call ends when all has come.
+	// DevicesPending tells that the container runs and its device memory still comes.
 	DevicesPending bool `json:"devicesPending,omitempty"`
 }
 
@@ -69,17 +74,19 @@ type stream string
 // The streams there are.
 const (
 	pagesStream   stream = "pages"   // CRIU's, of the dump
-	roundStream   stream = "round"   // the same, of the next round of a pre-dump
 	devicesStream stream = "devices" // device memory, of the type SOCK_SEQPACKET: see package gpu/ring
 )
 
 // message is one of the conversation: the command greets, the shim answers dumped, the command decides, the shim
 // answers released. Either side may hang up instead, the shim when it has left the reason ([Leave]). Until it has answered dumped, the shim makes connections.
 type message struct {
-	Version int `json:"version,omitempty"`
+	Version int `json:"version,omitempty"` // the newest that the command speaks
+	Oldest  int `json:"oldest,omitempty"`  // that it speaks; 0: Version alone
 	Options
 	Stream   stream    `json:"stream,omitempty"`
 	Dumped   *Dumped   `json:"dumped,omitempty"`
 	Decision Decision  `json:"decision,omitempty"`
 	Released *Released `json:"released,omitempty"`
+	// Failed is how version 4 ends without the message that is waited for.
+	Failed *failure.Error `json:"failed,omitempty"`
 }

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
 )
@@ -19,6 +22,10 @@ type Container interface {
 	// Silence makes connections end without a word to their peers when the frozen container is killed.
 	Silence(ctx context.Context) error
 	Checkpoint(ctx context.Context, d runc.Dump) error
+	// Processes lists those of the container, by their ids in this process's pid namespace.
+	Processes(ctx context.Context) ([]int, error)
+	// Dumpable refuses a container that Checkpoint would never be done with.
+	Dumpable(ctx context.Context) error
 }
 
 var _ Container = runc.Container{}
@@ -27,6 +34,10 @@ var _ Container = runc.Container{}
 type Holder interface {
 	// Dumped tells that the container is dumped and frozen, and returns what shall become of it. An error means Resume.
 	Dumped(ctx context.Context, d Dumped) (Decision, error)
+	// Released tells that the container has gone on, as it was decided.
+	Released(r Result)
+	// Progress changes while the holder works.
+	Progress() string
 }
 
 // Request says what is wanted.
@@ -35,14 +46,14 @@ type Request struct {
 	Dump runc.Dump
 	// Frozen tells that the client has paused the container already; it is left paused then.
 	Frozen bool
+	// First is the container's first process: what CRIU dumps are it and its descendants. 0: all processes of the container are looked at.
+	First int
 	// Alive tells whether the container's first process still exists.
 	Alive func() bool
 	// Hold, unless nil, keeps the container frozen after the dump; Dump.Exit is then its decision.
 	Hold Holder
 	// Devices, unless nil, are those of a container that may keep something there.
 	Devices Devices
-	// Rounds, unless nil, are those of a pre-dump before all else.
-	Rounds *Rounds
 	// Parked tells that a checkpoint before has left the container frozen and its devices saved.
 	Parked bool
 }
@@ -56,45 +67,73 @@ type Result struct {
 	// Pending tells that part of the snapshot is still on its way from the devices, while the container runs: [Devices.Drain]
 	// waits for it, and [Devices.Release] then ends it.
 	Pending bool
-	// Parked tells that the container stands frozen with its devices saved, because its client had paused it: who resumes
+	// Parked tells that the container stands frozen with its devices saved, because its client had paused it: a client that resumes
 	// it must thaw it and then load. It may be so also after an error.
 	Parked bool
 }
 
 // Run takes the checkpoint. Whatever happens, the container afterwards is as before, or ended because that was wanted,
-// or the error is a [*LostError].
+// or the error is of the kind [failure.ErrLost].
 func Run(ctx context.Context, c Container, r Request) (Result, error) {
 	s := &sequence{Container: c, Request: r}
+	defer s.watch.close()
 	err := s.run(ctx)
 	if err != nil {
 		s.result.Pending = false
 		err = errors.Join(err, s.undo(ctx))
 	}
 	var loss *LossError
-	switch {
-	case err == nil:
+	if errors.As(err, &loss) {
+		s.release()
+		if !loss.Others {
+			err = errors.Join(err, within(ctx, c.Kill))
+		}
+		return s.result, Lost("checkpoint", r.ID, err)
+	}
+	if lost := s.look(ctx, err != nil); lost != nil {
+		s.result.Pending = false
+		s.release()
+		return s.result, Lost("checkpoint", r.ID, errors.Join(err, lost))
+	}
+	if err == nil {
 		return s.result, nil
-	case errors.As(err, &loss):
-		s.release()
-		return s.result, &LostError{ID: r.ID, Err: errors.Join(err, within(ctx, c.Kill))}
-	case s.ends():
-		s.release()
-		return s.result, &LostError{ID: r.ID, Err: err}
 	}
 	s.release()
-	return s.result, &FailedError{ID: r.ID, Err: err}
+	return s.result, Failed(r.ID, err)
 }
 
-// ends tells whether the container has ended or does so now: where CRIU was killed while its code was entering or leaving a
-// process, that process crashes as soon as it goes on.
-func (s *sequence) ends() bool {
-	for range 5 {
-		if !s.Alive() {
-			return true
-		}
-		time.Sleep(20 * time.Millisecond)
+// look observes for a moment the container that is about to be reported as running, and returns an error if it does not run as before: its first process has ended, another was
+// ended by a signal as damage causes it, or all stand still. After a checkpoint that has not failed, a container that was to end, or to stay paused, is not looked at.
+//
+// What such an end may come of: CRIU was killed while its code was entering or leaving a process; a driver has taken a process with it and reported success; the kernel had no
+// memory for what was moved back.
+func (s *sequence) look(ctx context.Context, failed bool) error {
+	if !failed && (s.result.Killed || s.Hold == nil && s.Dump.Exit || s.Frozen) {
+		return nil
 	}
-	return false
+	for deadline := time.Now().Add(watchTime); ; time.Sleep(20 * time.Millisecond) {
+		if !s.Alive() {
+			return errors.Join(errors.New("its first process has ended"), s.watch.lost())
+		}
+		if err := s.watch.lost(); err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			break
+		}
+	}
+	if s.Frozen {
+		return nil
+	}
+	var frozen bool
+	err := within(ctx, func(ctx context.Context) (err error) {
+		frozen, err = s.Paused(ctx)
+		return err
+	})
+	if err == nil && frozen && s.Alive() {
+		return errors.New("it stands frozen, and nothing has thawed it")
+	}
+	return nil
 }
 
 // sequence is one checkpoint and how far it is; undo goes by that.
@@ -103,22 +142,33 @@ type sequence struct {
 	Request
 	result Result
 
-	thawed bool // what the client had paused
-	saved  bool // by this checkpoint
-	frozen bool // perhaps, by this checkpoint
+	start  time.Time // when the first process stood still
+	thawed bool      // what the client had paused
+	saved  bool      // by this checkpoint
+	frozen bool      // perhaps, by this checkpoint
+	paused bool      // perhaps, by this checkpoint and before the dump: CRIU leaves it frozen
+	watch  watch
 
 	outgoing Outgoing
 }
 
 func (s *sequence) run(ctx context.Context) error {
-	if err := s.rounds(ctx); err != nil {
+	if err := s.restorable(ctx); err != nil {
+		return err
+	}
+	if !s.Parked { // else cryo's own helper may trace them, which it does later, too
+		if err := s.untraced(ctx); err != nil {
+			return err
+		}
+	}
+	if err := s.watch.add(ctx, s.Container); err != nil {
 		return err
 	}
 	saved, err := s.save(ctx)
 	if err != nil {
 		return err
 	}
-	start := saved.since(time.Now())
+	s.start = saved.since(time.Now())
 	dump := s.Dump
 	if s.Hold != nil {
 		dump.Exit = false
@@ -128,13 +178,23 @@ func (s *sequence) run(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := s.restorable(ctx); err != nil { // it may have changed meanwhile
+		return err
+	}
 	// Also before a plain dump: where CRIU was ended, the cgroup it had frozen stays so.
 	s.frozen = !s.Frozen || s.thawed
-	if s.frozen && (s.Hold != nil || s.thawed) {
-		if err := s.Pause(ctx); err != nil {
+	if s.frozen && (s.Hold != nil || s.thawed || s.saved) {
+		s.paused = true
+		if err := s.pause(ctx); err != nil {
 			return err
 		}
 	}
+	if s.saved {
+		if err := s.Devices.Yield(ctx); err != nil {
+			return err
+		}
+	}
+	s.watch.prune()
 	dumping := time.Now()
 	if err := s.Checkpoint(ctx, dump); err != nil {
 		var residue *runc.ResidueError
@@ -147,15 +207,22 @@ func (s *sequence) run(ctx context.Context) error {
 	if err := s.examine(dump); err != nil {
 		return err
 	}
+	if s.Hold != nil { // it is frozen: these are all that there are
+		if err := s.watch.add(ctx, s.Container); err != nil {
+			return err
+		}
+	}
 	switch {
 	case s.Hold != nil:
-		err = s.hold(ctx, Dumped{Frozen: start, DumpSeconds: s.result.Dump.Seconds(), LockSeconds: saved.Lock.Seconds(), SaveSeconds: saved.Save.Seconds()})
+		err = s.hold(ctx, Dumped{Frozen: s.start, DumpSeconds: s.result.Dump.Seconds(), LockSeconds: saved.Lock.Seconds(), SaveSeconds: saved.Save.Seconds()})
 	case dump.Exit:
 		s.release()
 	default:
 		err = s.resume(ctx)
 	}
-	s.result.Freeze = time.Since(start)
+	if s.result.Freeze == 0 {
+		s.result.Freeze = time.Since(s.start)
+	}
 	return err
 }
 
@@ -180,12 +247,20 @@ func (s *sequence) examine(dump runc.Dump) error {
 	if err := criu.CheckImages(dump.Images); err != nil {
 		return err
 	}
-	if !dump.Exit {
+	if !dump.Exit { // else the processes have ended already
 		if err := criu.CheckLinks(dump.Images); err != nil {
 			return err
 		}
+		if err := criu.CheckNested(dump.Images); err != nil {
+			return err
+		}
 	}
-	record := criu.Record{TCPEstablished: dump.TCPEstablished, FileLocks: dump.FileLocks, ExternalSockets: dump.ExternalSockets}
+	streams, err := criu.HasStreams(dump.Images)
+	if err != nil {
+		return err
+	}
+	// Without --tcp-established CRIU dumps sockets whose connection has ended, and its restore asks for the option all the same.
+	record := criu.Record{TCPEstablished: dump.TCPEstablished || streams, FileLocks: dump.FileLocks, ExternalSockets: dump.ExternalSockets}
 	return criu.WriteRecord(dump.Images, record)
 }
 
@@ -198,7 +273,7 @@ func (s *sequence) hold(ctx context.Context, d Dumped) error {
 		}
 		d.Devices, d.DevicesPending = s.outgoing.Any, s.outgoing.Copied
 	}
-	decision, err := s.Hold.Dumped(ctx, d)
+	decision, err := s.decision(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -224,6 +299,40 @@ func (s *sequence) hold(ctx context.Context, d Dumped) error {
 	return fmt.Errorf("decision %q is neither %q nor %q", decision, Resume, Kill)
 }
 
+// holdPatience is how many times longer the holder may make no progress than CRIU: it waits until all that it has written is on the disk.
+const holdPatience = 4
+
+// watched returns a context that ends when the holder does nothing any more. Without a holder it is ctx.
+func (s *sequence) watched(ctx context.Context) (context.Context, func()) {
+	if s.Hold == nil {
+		return ctx, func() {}
+	}
+	patience := holdPatience * s.Dump.Patience
+	return runc.Watch(ctx, patience, s.Hold.Progress, func() error {
+		return failure.New(context.DeadlineExceeded, "see whether the command was stopped (Ctrl-Z), or its disk hangs; where the disk is only slow, raise timeout under [dump] in /etc/cryo/config.toml",
+			"hold-stalled: the command that takes the snapshot has made no progress for %s", patience).By("hold-stalled")
+	})
+}
+
+// decision waits for the holder's decision.
+func (s *sequence) decision(ctx context.Context, d Dumped) (Decision, error) {
+	ctx, stop := s.watched(ctx)
+	defer stop()
+	return s.Hold.Dumped(ctx, d)
+}
+
+// pauseTime bounds how long runc may take to freeze the container.
+const pauseTime = 30 * time.Second
+
+func (s *sequence) pause(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, pauseTime, fmt.Errorf("it could not be frozen for %s: %w", pauseTime, context.DeadlineExceeded))
+	defer cancel()
+	if err := s.Pause(ctx); err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	return nil
+}
+
 // resume lets the container go on after its dump. What its client had paused stays frozen, so that what the client copies
 // next is of the same instant; what was on devices stays in memory for as long.
 func (s *sequence) resume(ctx context.Context) error {
@@ -239,11 +348,20 @@ func (s *sequence) resume(ctx context.Context) error {
 			}
 		}
 		s.result.Pending = s.outgoing.Copied
+	}
+	if s.paused {
 		if err := s.thaw(ctx); err != nil {
 			return err
 		}
 	}
-	return s.load(ctx)
+	if err := s.load(ctx); err != nil {
+		return err
+	}
+	s.result.Freeze = time.Since(s.start)
+	if s.Hold != nil {
+		s.Hold.Released(s.result)
+	}
+	return nil
 }
 
 // drain waits for what goes from the devices to the client.
@@ -251,7 +369,12 @@ func (s *sequence) drain(ctx context.Context) error {
 	if !s.outgoing.Any {
 		return nil
 	}
-	return s.Devices.Drain(ctx)
+	ctx, stop := s.watched(ctx)
+	defer stop()
+	if err := s.Devices.Drain(ctx); err != nil {
+		return errors.Join(err, context.Cause(ctx))
+	}
+	return nil
 }
 
 // undo makes the container what it was before: running with its devices, or paused if the client had paused it.
@@ -284,8 +407,13 @@ func (s *sequence) pauseAgain(ctx context.Context) error {
 // thawTime is how long to wait before a container that could not be thawed is tried again.
 var thawTime = time.Second
 
-// thaw is tried again for a while: there is nothing else to do for a frozen container.
+// thaw is tried again for a while: there is nothing else to do for a frozen container. What was on devices must be brought back next.
 func (s *sequence) thaw(ctx context.Context) error {
+	if s.saved {
+		if err := within(ctx, s.Devices.Stop); err != nil { // Load stops them too, a moment later
+			log.G(ctx).WithError(err).Warn("stop processes whose device memory is in host memory")
+		}
+	}
 	return within(ctx, func(ctx context.Context) error {
 		for {
 			err := s.Thaw(ctx)
@@ -311,10 +439,10 @@ func (s *sequence) load(ctx context.Context) error {
 	start := time.Now()
 	err := s.Devices.Load(context.WithoutCancel(ctx))
 	s.result.Load = time.Since(start)
-	if err != nil {
+	if err != nil && !errors.As(err, new(*LossError)) {
 		return &LossError{Err: err}
 	}
-	return nil
+	return err
 }
 
 func (s *sequence) release() {

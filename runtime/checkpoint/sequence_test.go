@@ -7,9 +7,11 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/runc"
 )
 
@@ -18,6 +20,9 @@ type fake struct {
 	did  []string
 	fail string // step that fails
 	dead bool
+	pids []int
+
+	paused bool // by the client
 }
 
 var errFake = errors.New("as ordered")
@@ -34,10 +39,14 @@ func (f *fake) Pause(context.Context) error { return f.do("pause") }
 func (f *fake) Thaw(context.Context) error  { return f.do("thaw") }
 func (f *fake) Kill(context.Context) error  { return f.do("kill") }
 
-// Paused is asked of what was paused in the beginning.
-func (f *fake) Paused(context.Context) (bool, error) { return !slices.Contains(f.did, "thaw"), nil }
+// Paused is asked of what was paused in the beginning, and of what was let go on.
+func (f *fake) Paused(context.Context) (bool, error) {
+	return (f.paused || slices.Contains(f.did, "pause")) && !slices.Contains(f.did, "thaw"), nil
+}
 
 func (f *fake) Silence(context.Context) error { return f.do("silence") }
+
+func (f *fake) Processes(context.Context) ([]int, error) { return f.pids, nil }
 func (f *fake) Checkpoint(_ context.Context, d runc.Dump) error {
 	step := "dump"
 	if d.Exit {
@@ -66,7 +75,26 @@ func (h holder) Dumped(context.Context, Dumped) (Decision, error) {
 	return h.decision, h.err
 }
 
+func (h holder) Released(Result) {}
+
+// watchShortly has containers observed for next to no time, for tests of what comes before.
+func watchShortly(t *testing.T) {
+	before := watchTime
+	t.Cleanup(func() { watchTime = before })
+	watchTime = 0
+}
+
+func (h holder) Progress() string { return "" }
+
+func (f *fake) Dumpable(context.Context) error {
+	if f.fail == "stopped" {
+		return errFake
+	}
+	return nil
+}
+
 func TestRun(t *testing.T) {
+	watchShortly(t)
 	tests := []struct {
 		name   string
 		fail   string
@@ -79,6 +107,7 @@ func TestRun(t *testing.T) {
 	}{
 		{name: "plain", want: []string{"dump"}},
 		{name: "plain, ends", exit: true, want: []string{"dump and exit"}},
+		{name: "stopped", fail: "stopped", hold: &holder{}, err: true},
 		{name: "plain, dump fails", fail: "dump", want: []string{"dump", "thaw"}, err: true},
 		{name: "paused by the client", frozen: true, want: []string{"dump"}},
 		{name: "paused by the client, dump fails", frozen: true, fail: "dump", want: []string{"dump"}, err: true},
@@ -96,7 +125,7 @@ func TestRun(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			f := &fake{fail: test.fail}
+			f := &fake{fail: test.fail, paused: test.frozen}
 			r := Request{ID: "c", Frozen: test.frozen, Alive: func() bool { return !f.dead }, Dump: runc.Dump{Images: t.TempDir(), Exit: test.exit, TCPEstablished: test.tcp}}
 			if test.hold != nil {
 				test.hold.f = f
@@ -119,18 +148,36 @@ func TestRun(t *testing.T) {
 func TestRunReportsLoss(t *testing.T) {
 	f := &fake{fail: "dump"}
 	_, err := Run(t.Context(), f, Request{ID: "c", Alive: func() bool { return false }, Dump: runc.Dump{Images: t.TempDir()}})
-	var lost *LostError
-	if !errors.As(err, &lost) || !errors.Is(err, errdefs.ErrInternal) {
+	if !errors.Is(err, failure.ErrLost) || !errors.Is(err, errdefs.ErrInternal) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestCauseHasPrecedence(t *testing.T) {
-	err := error(&FailedError{ID: "c", Err: context.Canceled})
+	err := Failed("c", context.Canceled)
 	if errdefs.Resolve(err) != context.Canceled {
 		t.Errorf("kind of %v is %v", err, errdefs.Resolve(err))
 	}
-	if err := error(&FailedError{ID: "c", Err: errFake}); errdefs.Resolve(err) != errdefs.ErrAborted {
+	if err := Failed("c", errFake); errdefs.Resolve(err) != errdefs.ErrAborted {
 		t.Errorf("kind of %v is %v", err, errdefs.Resolve(err))
+	}
+}
+
+// idle is a holder that never decides.
+type idle struct{ holder }
+
+func (h idle) Dumped(ctx context.Context, _ Dumped) (Decision, error) {
+	h.f.did = append(h.f.did, "held")
+	<-ctx.Done()
+	return "", context.Cause(ctx)
+}
+
+// TestIdleHolder lets a container go on whose holder does nothing, such as a command that was stopped.
+func TestIdleHolder(t *testing.T) {
+	f := &fake{}
+	r := Request{ID: "c", Alive: func() bool { return true }, Hold: idle{holder{f: f}}, Dump: runc.Dump{Images: t.TempDir(), Patience: 50 * time.Millisecond}}
+	_, err := Run(t.Context(), f, r)
+	if want := []string{"pause", "dump", "held", "thaw"}; !slices.Equal(f.did, want) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("did %q, %v", f.did, err)
 	}
 }

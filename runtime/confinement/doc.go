@@ -11,8 +11,11 @@
 //
 // In that mount namespace
 //   - all mounts of the host are read-only, /proc/sys included but for what belongs to namespaces of the container;
-//   - CRIU's work directory, the container's root file system and the sources of its bind mounts are as they are for the container;
+//   - CRIU's work directory, the container's root file system and the sources of its bind mounts are as they are for the container, read-only where its specification says so;
 //   - /tmp is empty and CRIU's alone, and is where root file system and sources are.
 //
-// What it does not keep CRIU from: the kernel's own calls, as root with all capabilities, and files of other processes by way of /proc/PID/root.
+// CRIU may mount, and so could make file systems of the host's anew, or a read-only mount writable. Before the program becomes CRIU, it reads what CRIU would mount, make and unlink
+// (criu.CheckWrites), and ends if that is outside of the container. It gives up the capabilities that CRIU does not need, and joins a session keyring of the container's.
+//
+// What it does not keep CRIU from: the kernel's own calls, as root with the capabilities that are left, and files of other processes by way of /proc/PID/root.
 package confinement

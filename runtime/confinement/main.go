@@ -12,9 +12,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/plain"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/grant"
 	"github.com/cryo-project/cryo/runtime/standin"
+	"github.com/cryo-project/cryo/runtime/tmpfs"
 )
 
 // transport is the descriptor of the socket that runc gives CRIU. Source: runc, libcontainer/criu_linux.go, criuSwrk.
@@ -42,11 +44,14 @@ func answer(err error) {
 
 // confine confines this process where it is to become CRIU for a restore, and does nothing else.
 func confine(args []string) error {
-	if !confines || !slices.Equal(args[1:], []string{"swrk", fmt.Sprint(transport)}) {
+	if !slices.Equal(args[1:], []string{"swrk", fmt.Sprint(transport)}) {
 		return nil
 	}
 	request, err := receive(unix.MSG_PEEK)
 	if err != nil || request.GetType() != rpc.CriuReqType_RESTORE {
+		return err
+	}
+	if err := os.Setenv(tmpfs.MakerVariable, filepath.Join(filepath.Dir(request.GetOpts().GetConfigFile()), nodesSocket)); err != nil || !confines {
 		return err
 	}
 	if _, err := receive(0); err != nil {
@@ -114,10 +119,20 @@ func restore(request *rpc.CriuReq) (err error) {
 	if err != nil {
 		return err
 	}
-	var sources []*string
+	readonly := map[string]bool{}
+	for _, m := range spec.Mounts {
+		readonly[filepath.Clean(m.Destination)] = plain.IsReadonly(m.Options)
+	}
+	if err := criu.CheckWrites(images, func(key string) bool { return readonly[filepath.Clean(key)] }); err != nil {
+		return fmt.Errorf("confine CRIU: %w", err)
+	}
+	if err := joinKeyring(filepath.Dir(config), slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace })); err != nil {
+		return fmt.Errorf("confine CRIU: %w", err)
+	}
+	var sources []source
 	paths := map[string]string{criu.RootKey: o.GetRoot()}
 	for _, m := range o.GetExtMnt() {
-		sources = append(sources, m.Val)
+		sources = append(sources, source{path: m.Val, readonly: readonly[filepath.Clean(m.GetKey())]})
 		paths[m.GetKey()] = m.GetVal()
 	}
 	propagates, err := propagation(paths)
@@ -139,6 +154,9 @@ func restore(request *rpc.CriuReq) (err error) {
 	}
 	opened, err := enter(places{root: o.Root, sources: sources, work: work, images: images, changed: changed, config: config, has: has})
 	if err != nil {
+		return fmt.Errorf("confine CRIU: %w", err)
+	}
+	if err := bound(spec.Process.Capabilities); err != nil {
 		return fmt.Errorf("confine CRIU: %w", err)
 	}
 	o.ImagesDirFd, o.WorkDirFd = new(int32(opened.images)), new(int32(opened.work))
@@ -164,7 +182,7 @@ func restore(request *rpc.CriuReq) (err error) {
 	return nil
 }
 
-// complain writes an error where CRIU would have, in its form: nobody hears more of runc than that CRIU failed.
+// complain writes an error where CRIU would have, in its form: runc reports no more than that CRIU failed.
 func complain(dir int, err error) {
 	fd, openErr := unix.Openat(dir, "restore.log", unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_CLOEXEC, 0o600)
 	if openErr != nil {
@@ -174,7 +192,7 @@ func complain(dir int, err error) {
 	_ = unix.Close(fd)
 }
 
-// directoryOf gives the path of a directory that another process has open.
+// directoryOf returns the path of a directory that another process has open.
 func directoryOf(pid int, fd int32) (string, error) {
 	path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd))
 	if err != nil || !filepath.IsAbs(path) {
@@ -183,10 +201,18 @@ func directoryOf(pid int, fd int32) (string, error) {
 	return path, nil
 }
 
-// specification is what a container's specification says of mounts and namespaces.
+// specification is what confinement asks of a container's specification.
 type specification struct {
+	Process struct {
+		Capabilities    *specs.LinuxCapabilities
+		User            specs.User
+		NoNewPrivileges bool
+	}
 	Mounts []specs.Mount
-	Linux  struct{ Namespaces []specs.LinuxNamespace }
+	Linux  struct {
+		Namespaces []specs.LinuxNamespace
+		Devices    []specs.LinuxDevice
+	}
 }
 
 // specified reads the specification of the container with this bundle.

@@ -17,12 +17,18 @@ import (
 // places is what CRIU needs. What is pointed at is replaced by the path at which it is in the namespace.
 type places struct {
 	root    *string
-	sources []*string // of bind mounts; one that is not there is left to CRIU to report
-	work    string    // CRIU writes here
+	sources []source // of bind mounts; one that is not there is left to CRIU to report
+	work    string   // CRIU writes here
 	images  string
 	changed map[string][]byte // images that CRIU reads instead of those in images, by file name
 	config  string
 	has     map[specs.LinuxNamespaceType]bool // namespaces that the container has
+}
+
+// source is that of a bind mount.
+type source struct {
+	path     *string
+	readonly bool // the specification has it so
 }
 
 // opened are descriptors that CRIU inherits: their paths may be covered.
@@ -67,21 +73,24 @@ func enter(p places) (_ opened, err error) {
 			return opened{}, err
 		}
 	}
-	// These stay what they are for the container, which gets mounts of its own from them: writable, and with the host's propagation.
+	// These stay what they are for the container, which gets mounts of its own from them: with the host's propagation, and writable unless the specification has them read-only.
 	type tree struct {
 		fd int
 		to *string
 	}
 	var trees []tree
-	for _, path := range append(p.sources, p.root) {
-		fd, err := unix.OpenTree(unix.AT_FDCWD, *path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
-		if errors.Is(err, unix.ENOENT) && path != p.root {
+	for _, s := range append(p.sources, source{path: p.root}) {
+		fd, err := unix.OpenTree(unix.AT_FDCWD, *s.path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE)
+		if errors.Is(err, unix.ENOENT) && s.path != p.root {
 			continue
 		}
-		if err != nil {
-			return opened{}, fmt.Errorf("open %s: %w", *path, err)
+		if err == nil && s.readonly {
+			err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 		}
-		trees = append(trees, tree{fd, path})
+		if err != nil {
+			return opened{}, fmt.Errorf("open %s: %w", *s.path, err)
+		}
+		trees = append(trees, tree{fd, s.path})
 	}
 	work, err := unix.OpenTree(unix.AT_FDCWD, p.work, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
@@ -159,7 +168,7 @@ func enter(p places) (_ opened, err error) {
 	return o, nil
 }
 
-// reveal mounts what the kernel mounts anew in a user namespace only where it is there in full already, and can be written to. Nobody can know the path, and there
+// reveal mounts what the kernel mounts anew in a user namespace only where it is there in full already, and can be written to. The path cannot be known, and there
 // is no way to look for it but this process's own. Source: Linux, fs/namespace.c, mnt_already_visible.
 func reveal() error {
 	for _, kind := range []string{"proc", "sysfs"} {

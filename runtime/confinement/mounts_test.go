@@ -26,9 +26,9 @@ func TestEnter(t *testing.T) {
 	defer os.RemoveAll(base)
 	p := places{work: filepath.Join(base, "work"), images: filepath.Join(base, "images"), config: filepath.Join(base, "config"),
 		has: map[specs.LinuxNamespaceType]bool{specs.NetworkNamespace: true, specs.UTSNamespace: true, specs.UserNamespace: true}}
-	root, source, file, absent := filepath.Join(base, "root"), filepath.Join(base, "source"), filepath.Join(base, "file"), filepath.Join(base, "absent")
-	p.root, p.sources = &root, []*string{&source, &file, &absent}
-	for _, dir := range []string{p.work, p.images, root, source} {
+	root, dir, file, absent, kept := filepath.Join(base, "root"), filepath.Join(base, "source"), filepath.Join(base, "file"), filepath.Join(base, "absent"), filepath.Join(base, "readonly")
+	p.root, p.sources = &root, []source{{path: &dir}, {path: &file}, {path: &absent}, {path: &kept, readonly: true}}
+	for _, dir := range []string{p.work, p.images, root, dir, kept} {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -129,7 +129,7 @@ func inside(p places, base, absent string) error {
 	}
 	var all []error
 	for _, path := range []string{
-		filepath.Join(*p.root, "made"), filepath.Join(*p.sources[0], "made"), *p.sources[1], fmt.Sprintf("/proc/self/fd/%d/made", o.work), filepath.Join(p.work, "again"),
+		filepath.Join(*p.root, "made"), filepath.Join(*p.sources[0].path, "made"), *p.sources[1].path, fmt.Sprintf("/proc/self/fd/%d/made", o.work), filepath.Join(p.work, "again"),
 		"/tmp/made", "/proc/sys/net/ipv4/ip_forward", "/proc/sys/kernel/hostname", fmt.Sprintf("/proc/self/task/%d/comm", unix.Gettid()),
 	} {
 		if err := write(path); err != nil {
@@ -137,7 +137,7 @@ func inside(p places, base, absent string) error {
 		}
 	}
 	for _, path := range []string{
-		filepath.Join(base, "root/other"), filepath.Join(base, "made"), fmt.Sprintf("/proc/self/fd/%d/made", o.images), "/etc/made", "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/panic", "/sys/made",
+		filepath.Join(*p.sources[3].path, "made"), filepath.Join(base, "root/other"), filepath.Join(base, "made"), fmt.Sprintf("/proc/self/fd/%d/made", o.images), "/etc/made", "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/panic", "/sys/made",
 	} {
 		if err := write(path); !errors.Is(err, unix.EROFS) && !errors.Is(err, unix.EACCES) {
 			all = append(all, fmt.Errorf("%s can be written to, or is missed: %w", path, err))
@@ -146,8 +146,8 @@ func inside(p places, base, absent string) error {
 	if data, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d/changed.img", o.images)); string(data) != "new" {
 		all = append(all, fmt.Errorf("the changed image is %q, %w", data, err))
 	}
-	if *p.sources[2] != absent {
-		all = append(all, fmt.Errorf("what is not there is at %s", *p.sources[2]))
+	if *p.sources[2].path != absent {
+		all = append(all, fmt.Errorf("what is not there is at %s", *p.sources[2].path))
 	}
 	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", o.config), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	return errors.Join(append(all, err, unix.Close(fd))...)

@@ -31,6 +31,7 @@ type Relay struct {
 	bundle   string
 	listener *channel.Listener
 	check    Check
+	maker    *maker
 	done     chan struct{}
 	err      error // of check; set before done is closed
 
@@ -47,6 +48,9 @@ func Listen(bundle string, check Check) (*Relay, error) {
 	var err error
 	if r.listener, err = channel.Listen(bundle, socketName); err != nil {
 		return nil, fmt.Errorf("listen for CRIU: %w", err)
+	}
+	if r.maker, err = listenForNodes(bundle); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen for device nodes: %w", err), r.listener.Close())
 	}
 	go func() {
 		defer close(r.done)
@@ -67,6 +71,7 @@ func dial(bundle string) (*channel.Channel, error) {
 // Close ends it, and gives the error of the check, if that was made. What CRIU and runc say then is lost, so both must have ended.
 func (r *Relay) Close() error {
 	r.listener.Close()
+	r.maker.close()
 	r.mu.Lock()
 	for _, c := range r.ends {
 		if c != nil {
@@ -124,8 +129,11 @@ func (r *Relay) serve() error {
 			return nil //nolint:nilerr // runc says what it thinks of it
 		}
 		notify := response.GetNotify()
-		if pid := notify.GetPid(); pid != 0 {
-			first = int(pid)
+		if pid := int(notify.GetPid()); pid != 0 {
+			if !grant.Comes(pid, os.Getpid()) { // nor is it looked at, or ended
+				return fmt.Errorf("CRIU says that the container's first process is %d, which is none of the restore's", pid)
+			}
+			first = pid
 		}
 		switch notify.GetScript() {
 		case "setup-namespaces":

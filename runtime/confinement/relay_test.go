@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -62,15 +63,34 @@ func notification(t *testing.T, script string, pid int32) []byte {
 	return data
 }
 
+// receives reads the next message that arrives.
+func receives(t *testing.T, at int) []byte {
+	t.Helper()
+	got := make([]byte, channel.MaxMessage)
+	n, _, err := unix.Recvfrom(at, got, 0)
+	if err != nil {
+		t.Fatalf("nothing arrives: %v", err)
+	}
+	return got[:n]
+}
+
+// fails has the next message that runc receives say that the restore has failed.
+func fails(t *testing.T, runc int) {
+	t.Helper()
+	data := receives(t, runc)
+	var response rpc.CriuResp
+	if err := response.UnmarshalVT(data); err != nil || response.GetSuccess() {
+		t.Errorf("runc receives %q (%v)", data, err)
+	}
+}
+
 func exchange(t *testing.T, from, to int, data []byte) {
 	t.Helper()
 	if err := unix.Send(from, data, 0); err != nil {
 		t.Fatal(err)
 	}
-	got := make([]byte, channel.MaxMessage)
-	n, _, err := unix.Recvfrom(to, got, 0)
-	if err != nil || string(got[:n]) != string(data) {
-		t.Fatalf("%q arrives as %q (%v)", data, got[:max(n, 0)], err)
+	if got := receives(t, to); string(got) != string(data) {
+		t.Fatalf("%q arrives as %q", data, got)
 	}
 }
 
@@ -126,9 +146,17 @@ func TestRelayPasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	container := exec.Command("sleep", "infinity")
+	if err := container.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = container.Process.Kill()
+		_ = container.Wait()
+	}()
 	e := connect(t, bundle)
 	exchange(t, e.runc, e.criu, []byte("request"))
-	exchange(t, e.criu, e.runc, notification(t, "setup-namespaces", 7))
+	exchange(t, e.criu, e.runc, notification(t, "setup-namespaces", int32(container.Process.Pid)))
 	exchange(t, e.runc, e.criu, []byte("yes"))
 
 	// A terminal goes to runc as a descriptor.
@@ -162,11 +190,40 @@ func TestRelayPasses(t *testing.T) {
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
-	if asked != 7 {
+	if asked != container.Process.Pid {
 		t.Errorf("it asks whether process %d may run", asked)
 	}
 	if _, err := os.Lstat(filepath.Join(bundle, socketName)); !os.IsNotExist(err) {
 		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+// TestRelayStranger has a CRIU that says that a process of the host is the container's first: it is not ended, though it has what a container must not have.
+func TestRelayStranger(t *testing.T) {
+	out, err := exec.Command("sh", "-c", "setsid sleep 60 >/dev/null 2>&1 & echo $!").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stranger int
+	if _, err := fmt.Sscan(string(out), &stranger); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Kill(stranger, unix.SIGKILL) }()
+	bundle := bundleOf(t, "")
+	r, err := Listen(bundle, func(int, int) error { return errors.New("refused") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := connect(t, bundle)
+	if err := unix.Send(e.criu, notification(t, "pre-resume", int32(stranger)), 0); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, e.runc)
+	if err := r.Close(); err == nil {
+		t.Error("it ends without an error")
+	}
+	if status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", stranger)); err != nil || strings.Contains(string(status), "State:\tZ") {
+		t.Errorf("a process of the host was ended: %v", err)
 	}
 }
 
@@ -185,15 +242,7 @@ func TestRelayUnasked(t *testing.T) {
 	if err := unix.Send(e.criu, data, 0); err != nil {
 		t.Fatal(err)
 	}
-	got := make([]byte, channel.MaxMessage)
-	n, _, err := unix.Recvfrom(e.runc, got, 0)
-	var response rpc.CriuResp
-	if err == nil {
-		err = response.UnmarshalVT(got[:n])
-	}
-	if err != nil || response.GetSuccess() {
-		t.Errorf("runc gets %v (%v)", got[:max(n, 0)], err)
-	}
+	fails(t, e.runc)
 	if err := r.Close(); err == nil || err.Error() == "asked" {
 		t.Errorf("it ends with %v", err)
 	}

@@ -2,7 +2,6 @@ package criu
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,6 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	gorunc "github.com/containerd/go-runc"
 	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // checked remembers what was found out about a binary, until it changes.
@@ -35,24 +36,11 @@ func Check(path string) error {
 		return checked.err
 	}
 	found := check(path)
-	var killed *killedError
-	if !errors.As(found, &killed) { // else it says nothing of the program
+	if !errdefs.IsAborted(found) { // a CRIU that was killed has not shown whether it can be used
 		checked.path, checked.time, checked.err = path, info.ModTime(), found
 	}
 	return found
 }
-
-// killedError says that somebody has killed CRIU while it was asked. Its kind is Aborted.
-type killedError struct{ status int }
-
-func (e *killedError) Error() string {
-	return fmt.Sprintf("ask CRIU for its version: it was killed (status %d)", e.status)
-}
-
-// Hint says what to do.
-func (e *killedError) Hint() string { return "try again" }
-
-func (e *killedError) Unwrap() error { return errdefs.ErrAborted }
 
 // killedStatus is the least status of a process that a signal has ended, for go-runc's monitor as for a shell.
 const killedStatus = 128
@@ -68,7 +56,7 @@ func check(path string) error {
 	}
 	status, err := gorunc.Monitor.Wait(cmd, exited)
 	if s := cmd.ProcessState; err == nil && status > killedStatus || s != nil && !s.Exited() {
-		return &killedError{status: status}
+		return failure.New(errdefs.ErrAborted, "try again", "ask CRIU for its version: it was killed (status %d)", status)
 	}
 	if err != nil || status != 0 {
 		return &UnusableError{Path: path, Err: fmt.Errorf("criu --version exits with status %d: %s", status, bytes.TrimSpace(output.Bytes()))}

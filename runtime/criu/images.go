@@ -64,7 +64,7 @@ func decodeImage[T any, P message[T]](image []byte) (all []P, err error) {
 	return all, err
 }
 
-// encodeImage gives an image with other records.
+// encodeImage returns an image with other records.
 func encodeImage[T any, P message[T]](image []byte, all []P) ([]byte, error) {
 	image = image[:imageHead:imageHead]
 	for _, r := range all {

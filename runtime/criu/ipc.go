@@ -106,7 +106,7 @@ func (o ipcObject) String() string {
 // ipcSlots is how many objects of a kind there may be: ids that are equal modulo that have one place. Source: Linux, ipc/util.h, IPCMNI.
 const ipcSlots = 32768
 
-// collides tells whether CRIU cannot make an object with its id and key because of another.
+// collides reports whether CRIU cannot make an object with its id and key because of another.
 func (o ipcObject) collides(other ipcObject) bool {
 	return o.kind == other.kind && (o.id%ipcSlots == other.id%ipcSlots || o.key == other.key && o.key != ipcPrivate)
 }

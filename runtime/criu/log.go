@@ -33,7 +33,7 @@ var consequences = []string{
 	"killed by signal",
 }
 
-// Reason gives CRIU's own words for why it failed, from the log at path: the first error that is neither harmless nor
+// Reason returns CRIU's own words for why it failed, from the log at path: the first error that is neither harmless nor
 // the consequence of another, with its place in CRIU's source. Empty if the log says nothing or cannot be read.
 func Reason(path string) string {
 	f, err := os.Open(path)
@@ -64,7 +64,7 @@ func contains(text string, parts []string) bool {
 	return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(text, p) })
 }
 
-// Full tells whether the log at path says that a disk is full, in the words of the C library, or was itself cut short by that.
+// Full reports whether the log at path says that a disk is full, in the words of the C library, or was itself cut short by that.
 func Full(path string) bool {
 	data, err := os.ReadFile(filepath.Clean(path))
 	if err != nil || len(data) == 0 {
@@ -73,7 +73,7 @@ func Full(path string) bool {
 	return strings.Contains(strings.ToLower(string(data)), "no space left on device") || data[len(data)-1] != '\n'
 }
 
-// RunID gives the id that CRIU has made for the run with this log; empty if the log does not say.
+// RunID returns the id that CRIU has made for the run with this log; empty if the log does not say.
 func RunID(log string) string {
 	f, err := os.Open(filepath.Clean(log))
 	if err != nil {
@@ -94,7 +94,7 @@ func RunID(log string) string {
 	return run
 }
 
-// Restored tells whether CRIU has said in the log of a restore that it is through.
+// Restored reports whether CRIU has said in the log of a restore that it is through.
 func Restored(log string) bool {
 	data, err := os.ReadFile(filepath.Clean(log))
 	return err == nil && bytes.Contains(data, []byte("Restore finished successfully"))

@@ -13,7 +13,7 @@ import (
 // RootKey stands for the root file system among the keys of [SeparateMasters].
 const RootKey = "/"
 
-// SeparateMasters gives new contents, by file name, for those images of mounts in dir that CRIU could not restore on this host. A mount with a master is a slave: it shows what the host mounts
+// SeparateMasters returns new contents, by file name, for those images of mounts in dir that CRIU could not restore on this host. A mount with a master is a slave: it shows what the host mounts
 // below its source later. CRIU fails to make a slave if the source is in a private mount. It also fails if several mounts had one master and their sources are in different mounts here: it
 // takes the source of one of them for all. So each mount that runc gives a source gets a master of its own, or none if its source is in a private mount. propagates tells by the mounts' keys
 // whether their sources are in mounts with propagation.
@@ -37,7 +37,7 @@ func SeparateMasters(dir string, propagates map[string]bool) (images map[string]
 	return images, nil
 }
 
-// separateMasters gives the image anew; nil: it is right.
+// separateMasters returns the image anew; nil: it is right.
 func separateMasters(file string, propagates map[string]bool) ([]byte, error) {
 	image, err := os.ReadFile(file)
 	if err != nil {

@@ -26,6 +26,8 @@ type Options struct {
 	FileLocks       bool
 	ExternalSockets bool
 	LinkRemap       bool // dump files that are open by a name that is gone, but have another; also files of overlayfs's lower layers
+	// InotifyPaths are directories of the container where a dump looks for what inotify and fanotify watch, beside CRIU's own. Source: CRIU 4.2, criu/irmap.c.
+	InotifyPaths []string
 	// PagesDescriptor, unless 0, is a socket that CRIU inherits: a dump sends pages there instead of writing them to files.
 	PagesDescriptor int
 	// LazyPages has a restore leave out memory that is filled in later: see package lazypages.
@@ -34,10 +36,14 @@ type Options struct {
 	Include string
 }
 
-// Encode gives the options in the form of CRIU's configuration files (man 8 criu, CONFIGURATION FILES).
+// Encode returns the options in the form of CRIU's configuration files (man 8 criu, CONFIGURATION FILES).
 func (o Options) Encode() ([]byte, error) {
 	var b bytes.Buffer
-	for _, v := range []struct{ name, value string }{{"network-lock", o.NetworkLock}, {"libdir", o.Libdir}} {
+	values := []struct{ name, value string }{{"network-lock", o.NetworkLock}, {"libdir", o.Libdir}}
+	for _, path := range o.InotifyPaths {
+		values = append(values, struct{ name, value string }{"irmap-scan-path", path})
+	}
+	for _, v := range values {
 		if strings.ContainsAny(v.value, "\n\"#") {
 			return nil, fmt.Errorf("encode CRIU option %s: value %q", v.name, v.value)
 		}

@@ -9,17 +9,15 @@ import (
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/choices"
 )
 
-// recordName is the file that lies beside CRIU's images, so that it travels with them through any client's tar.
-const recordName = "cryo.json"
+// recordName is the file that lies beside CRIU's images.
+const recordName = choices.File
 
 // Record keeps the choices of a dump that its restore must repeat.
-type Record struct {
-	TCPEstablished  bool `json:"tcpEstablished,omitempty"`
-	FileLocks       bool `json:"fileLocks,omitempty"`
-	ExternalSockets bool `json:"externalSockets,omitempty"`
-}
+type Record = choices.Choices
 
 // WriteRecord writes r beside the images in dir.
 func WriteRecord(dir string, r Record) error {
@@ -38,17 +36,23 @@ func WriteRecord(dir string, r Record) error {
 func ReadRecord(dir string) (Record, error) {
 	data, err := os.ReadFile(filepath.Join(dir, recordName))
 	if errors.Is(err, fs.ErrNotExist) {
-		streams, err := filepath.Glob(filepath.Join(dir, "tcp-stream-*.img"))
-		return Record{TCPEstablished: len(streams) > 0}, err
+		streams, err := HasStreams(dir)
+		return Record{TCPEstablished: streams}, err
 	}
 	if err != nil {
 		return Record{}, fmt.Errorf("read options of the dump: %w", err)
 	}
-	var r Record
-	if err := json.Unmarshal(data, &r); err != nil {
+	r, err := choices.Parse(data)
+	if err != nil {
 		return Record{}, fmt.Errorf("read options of the dump: %w: %w", err, errdefs.ErrDataLoss)
 	}
 	return r, nil
+}
+
+// HasStreams reports whether the dump in dir has TCP sockets with a peer: connections, or what is left of one that has ended while its descriptor is open.
+func HasStreams(dir string) (bool, error) {
+	streams, err := filepath.Glob(filepath.Join(dir, "tcp-stream-*.img"))
+	return len(streams) > 0, err
 }
 
 // CheckImages returns an error of kind DataLoss unless dir looks like a complete dump by runc: the inventory, which

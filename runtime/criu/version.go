@@ -32,12 +32,12 @@ func (e *UnusableError) Error() string {
 	return fmt.Sprintf("CRIU %s (%s) is too old: %s or later is needed", e.Version, e.Path, Needed(kernel()))
 }
 
-// Hint says how to mend it.
+// Hint returns how to mend it.
 func (e *UnusableError) Hint() string {
 	return InstallHint(Needed(kernel()))
 }
 
-// InstallHint says how to get a version.
+// InstallHint returns how to get a version.
 func InstallHint(version string) string {
 	return "install CRIU " + version + " or later; contrib/criu/install does on Debian. Where it is neither in PATH nor in /opt/cryo/criu, name it in /etc/cryo/config.toml, which the shim reads: criu = \"/path/to/criu\""
 }
@@ -59,7 +59,7 @@ func kernel() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// Unwrap gives the kind and the cause.
+// Unwrap returns the kind and the cause.
 func (e *UnusableError) Unwrap() []error {
 	if e.Err == nil {
 		return []error{errdefs.ErrFailedPrecondition}
@@ -77,7 +77,7 @@ func ParseVersion(output string) (string, error) {
 	return "", fmt.Errorf("find the version in what criu --version printed: %q", output)
 }
 
-// AtLeast tells whether version a is b or later, comparing numbers between dots and ignoring what follows them.
+// AtLeast reports whether version a is b or later, comparing numbers between dots and ignoring what follows them.
 func AtLeast(a, b string) bool {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	for i := range max(len(as), len(bs)) {

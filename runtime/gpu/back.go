@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
@@ -15,9 +17,9 @@ import (
 // helpers is how many may die, or not start, before it is given up.
 const helpers = 3
 
-// How long to wait before something is tried again, and for how long that is done: for memory of a device that somebody else has
+// How long to wait before something is tried again, and for how long that is done: for memory of a device that another process has
 // taken meanwhile, and for a driver that is busy with a process.
-var (
+const (
 	pause    = time.Second
 	patience = 30 * time.Second
 	moment   = 200 * time.Millisecond // after a helper has died: the driver may be about to begin what it was asked
@@ -26,11 +28,11 @@ var (
 // notYet says that a process could not be brought back, is as it was, and may be brought back later.
 type notYet struct{ error }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e notYet) Unwrap() error { return e.error }
 
 // bringBack restores and unlocks processes, whatever state they are in, and does not end before that is done or cannot be
-// done. It goes by the state that the driver tells alone, so it does not matter who did what before, or died over it. An
+// done. It goes by the state that the driver tells alone, so it does not matter which process did what before, or died over it. An
 // error is a [*checkpoint.LossError], or what could not be restored is as it was: no helper could be started, or a
 // device has no room for it. makeRoom is called when something cannot be brought back for now; nil: there is nothing to give up.
 func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []driver.Pair, makeRoom func()) error {
@@ -73,7 +75,7 @@ func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs
 	}
 }
 
-func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []driver.Pair) error {
+func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []driver.Pair) (err error) {
 	var alive []cudaProcess
 	for _, p := range all {
 		if host.alive(p.PID) {
@@ -83,11 +85,19 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 	if len(alive) == 0 {
 		return nil
 	}
+	if err := stop(ctx, l, alive); err != nil {
+		return err
+	}
 	// What a helper that died has begun ends first: the driver tells no state before.
-	states, err := ask(ctx, l, moveTime(memoryOf(alive)), func(k Driver) (map[int]driver.State, error) { return k.States(ctx, pidsOf(alive)) })
+	states, err := ask(ctx, l, moveTime(memoryOf(alive)), func(k *driver.Client) (map[int]driver.State, error) { return k.States(ctx, pidsOf(alive)) })
 	if err != nil {
 		return err
 	}
+	defer func() {
+		if err == nil { // also those go on that were not locked
+			err = yield(ctx, l)
+		}
+	}()
 	var saved, locked []cudaProcess
 	for _, p := range alive {
 		switch states[p.PID] {
@@ -106,7 +116,7 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 		}
 	}
 	if len(saved) > 0 {
-		outcomes, err := ask(ctx, l, moveTime(memoryOf(saved)), func(k Driver) ([]driver.Outcome, error) { return k.Restore(ctx, pidsOf(saved), pairs) })
+		outcomes, err := ask(ctx, l, moveTime(memoryOf(saved)), func(k *driver.Client) ([]driver.Outcome, error) { return k.Restore(ctx, pidsOf(saved), pairs) })
 		if err := judge(host, saved, outcomes, err); err != nil {
 			return err
 		}
@@ -114,13 +124,28 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 	}
 	// Only when all are there: those that work together go on together.
 	if len(locked) > 0 {
-		outcomes, err := ask(ctx, l, askTime, func(k Driver) ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
+		outcomes, err := ask(ctx, l, askTime, func(k *driver.Client) ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
 		return judge(host, locked, outcomes, err)
 	}
 	return nil
 }
 
-// judge gives the worst failure among processes that live. Only want of memory, and another state than was told, may pass.
+// allRun returns a [*checkpoint.LossError] if processes that had something on GPUs have ended while it was moved back. [bringBack] passes over those: the others go on.
+func allRun(host proc, all []cudaProcess) error {
+	var ended []string
+	for _, p := range all {
+		if !host.alive(p.PID) {
+			ended = append(ended, p.String())
+		}
+	}
+	if len(ended) == 0 {
+		return nil
+	}
+	return &checkpoint.LossError{Others: true, Err: failure.New(errdefs.ErrInternal, "see the kernel's log: the kernel may have had no memory",
+		"load its GPUs: %s has ended meanwhile", list(ended))}
+}
+
+// judge returns the worst failure among processes that live. Only want of memory, and another state than was told, may pass.
 func judge(host proc, all []cudaProcess, outcomes []driver.Outcome, err error) error {
 	if err != nil {
 		return err

@@ -14,23 +14,12 @@ import (
 type Container struct {
 	// PIDs lists its processes, by their ids in this process's pid namespace, which must be the first one.
 	PIDs func(ctx context.Context) ([]int, error)
-	// Start starts a helper; [StartDriver] is the one to use.
-	Start func(ctx context.Context) (Driver, error)
-	// Dial wakes the library in a process; [DialLibrary] is the one to use. It is asked only where the container has the library.
-	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Minors are the numbers N of its device nodes /dev/nvidiaN, in the order in which they are recorded. None: it can see
 	// all devices.
 	Minors []int
-	// Root is where /proc and /sys are; empty: /
-	Root string
 }
 
-func (c Container) host() proc {
-	if c.Root == "" {
-		return proc{"/"}
-	}
-	return proc{c.Root}
-}
+func (c Container) host() proc { return proc{"/"} }
 
 // visible are the devices the container can see, in order.
 func (c Container) visible(facts driver.Facts) (devices []driver.Device) {

@@ -9,7 +9,7 @@ import (
 )
 
 // describe notes the driver, the devices and what was overridden.
-func (r *Record) describe(facts driver.Facts, s subject, forced []string) {
+func (r *Record) describe(facts driver.Facts, s examination, forced []string) {
 	r.Driver, r.CUDA = facts.Driver, facts.CUDA
 	for _, d := range s.devices {
 		if !slices.ContainsFunc(r.Devices, func(known spec.GPUDevice) bool { return known.UUID == d.UUID }) {

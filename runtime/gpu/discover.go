@@ -9,7 +9,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-// discover gives the container's processes that have something on GPUs and are not held yet, and those of which the driver
+// discover returns the container's processes that have something on GPUs and are not held yet, and those of which the driver
 // says nothing. It is asked only of those that may have something.
 func (e *Engine) discover(ctx context.Context) (found []cudaProcess, silent []Process, err error) {
 	pids, err := e.PIDs(ctx)
@@ -33,7 +33,7 @@ func (e *Engine) discover(ctx context.Context) (found []cudaProcess, silent []Pr
 		return nil, nil, nil
 	}
 	slices.Sort(candidates)
-	states, err := ask(ctx, &e.line, askTime, func(k Driver) (map[int]driver.State, error) { return k.States(ctx, candidates) })
+	states, err := ask(ctx, &e.line, askTime, func(k *driver.Client) (map[int]driver.State, error) { return k.States(ctx, candidates) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -59,7 +59,7 @@ func (e *Engine) discover(ctx context.Context) (found []cudaProcess, silent []Pr
 
 // facts asks for them, and makes sure that processes of which the driver does not tell a state indeed have nothing on GPUs.
 func (e *Engine) facts(ctx context.Context, silent []Process) (driver.Facts, error) {
-	facts, err := ask(ctx, &e.line, askTime, func(k Driver) (driver.Facts, error) { return k.Facts(ctx) })
+	facts, err := ask(ctx, &e.line, askTime, func(k *driver.Client) (driver.Facts, error) { return k.Facts(ctx) })
 	if err != nil {
 		return driver.Facts{}, err
 	}

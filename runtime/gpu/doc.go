@@ -5,8 +5,11 @@
 // By the engine "keeper", processes first hand over what they can to another process, the keeper: package keeper.
 // [Engine] is for a checkpoint, [Restore] for the start of a container from a snapshot.
 //
-//	discover -> preflight -> interrupt, lock -> checkpoint -> (freeze, dump, thaw) -> restore -> unlock
+//	discover -> preflight -> interrupt, lock, stop -> checkpoint -> (freeze, dump, thaw) -> restore -> unlock
 //	   \_______________ any failure: back by the state that the driver tells ______________/
+//
+// From the driver's checkpoint to its restore a process runs no code of its program: its threads are stopped by ptrace while the cgroup is not frozen (driver.Client.Stop). After CRIU has
+// restored a container, its cgroup is frozen until they are.
 //
 // For a container in which nothing has opened a GPU, only /proc is read; without device nodes of GPUs not even that.
 //

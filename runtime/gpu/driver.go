@@ -9,31 +9,8 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-// Driver is what the engine asks of the helper process; see [driver.Client], which is the one there is.
-type Driver interface {
-	Facts(ctx context.Context) (driver.Facts, error)
-	States(ctx context.Context, pids []int) (map[int]driver.State, error)
-	Lock(ctx context.Context, pids []int, timeout time.Duration) ([]driver.Outcome, error)
-	Checkpoint(ctx context.Context, pids []int) ([]driver.Outcome, error)
-	Restore(ctx context.Context, pids []int, pairs []driver.Pair) ([]driver.Outcome, error)
-	Unlock(ctx context.Context, pids []int) ([]driver.Outcome, error)
-	Silence(after time.Duration) error
-	Close() error
-}
-
-var _ Driver = (*driver.Client)(nil)
-
-// StartDriver starts the helper that belongs to this program.
-func StartDriver(ctx context.Context) (Driver, error) {
-	c, err := driver.Start(ctx, "")
-	if err != nil {
-		return nil, err // not c, which would be an interface that is not nil
-	}
-	return c, nil
-}
-
 // How long a helper may take. Without a bound, a driver that hangs would hold up the container for ever.
-var (
+const (
 	startTime = 2 * time.Minute  // to initialise the driver; with many GPUs that are off it takes tens of seconds
 	askTime   = 30 * time.Second // to answer what takes milliseconds
 	slowest   = int64(256 << 20) // bytes a second that are moved at least; measured are 1.6 GB and more
@@ -46,18 +23,17 @@ func moveTime(bytes int64) time.Duration {
 
 // line is a helper that is started when there is something to ask, and started anew when it has died.
 type line struct {
-	start func(ctx context.Context) (Driver, error)
-	open  Driver // nil: none
-	doubt bool   // one has died, and what it had asked for last may come about still
+	open  *driver.Client // nil: none
+	doubt bool           // one has died, and what it had asked for last may come about still
 }
 
-func (l *line) driver(ctx context.Context) (Driver, error) {
+func (l *line) driver(ctx context.Context) (*driver.Client, error) {
 	if l.open != nil {
 		return l.open, nil
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("the driver is not ready after %s", startTime))
 	defer cancel()
-	k, err := l.start(bounded)
+	k, err := driver.Start(bounded, "")
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +66,7 @@ func (l *line) drop() {
 }
 
 // ask has a helper do something, and ends one that does not answer in time: the call fails then as if the helper had died.
-func ask[T any](ctx context.Context, l *line, bound time.Duration, call func(Driver) (T, error)) (answer T, err error) {
+func ask[T any](ctx context.Context, l *line, bound time.Duration, call func(*driver.Client) (T, error)) (answer T, err error) {
 	k, err := l.driver(ctx)
 	if err != nil {
 		return answer, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
 // Annotations of a container that choose for its checkpoints.
@@ -24,6 +26,8 @@ const (
 // Engine saves and loads the GPUs of one container for one checkpoint.
 type Engine struct {
 	Container
+	// First is the container's first process: CRIU dumps it and its descendants, and nothing else that runs in the container.
+	First   int
 	Timeout time.Duration // for all processes to finish their work on GPUs
 	Force   []string      // rules to override
 	// Raise has kernels of a process return early, for no longer than a lease, and Lower lets them run again: see package interrupt. Both give how many flags of the
@@ -34,8 +38,9 @@ type Engine struct {
 	CDI   []string
 	Edits *cdi.Edits
 	Nodes []spec.GPUNode
-	// Handover is the engine keeper. nil: all goes by the driver.
-	Handover *Handover
+	// Peer returns a connection, on which package ring speaks, to the process that takes device memory. It is called when the record lies beside the images.
+	// nil: nothing is handed over, and all memory goes by the driver.
+	Peer func() (*os.File, error)
 	// Library, unless nil, is what the container was given to hand memory over, whether that is done or not. It is recorded.
 	Library *spec.GPULibrary
 	// KeeperOnly makes it an error where a process cannot hand its memory over, before anything is done to it.
@@ -47,12 +52,13 @@ type Engine struct {
 
 	line   line
 	held   []cudaProcess // all that were asked to stand still and may do so
-	last   subject       // that was examined
+	ended  error         // of processes that had ended when all were brought back
+	last   examination   // that was examined
 	record Record
 
-	keeper   Keeper   // nil: none
-	given    []*given // all that may have handed memory over
-	pieces   int      // that they have handed over
+	keeper   *keeper.Client // nil: none
+	given    []*given       // the processes that may have handed memory over
+	pieces   int            // that they have handed over
 	outgoing *outgoing
 	holding  *task // of the keeper, which takes what was given; nil: that was waited for
 }
@@ -65,9 +71,9 @@ const rounds = 4
 // Save implements [checkpoint.Devices]. Errors are those of this package and of package driver, those of
 // /proc, and the context's.
 func (e *Engine) Save(ctx context.Context) (checkpoint.Saved, error) {
-	e.line.start = e.Start
 	saved, err := e.save(ctx)
 	if err == nil {
+		e.held = slices.DeleteFunc(e.held, func(p cudaProcess) bool { return !e.host().alive(p.PID) }) // they have ended before
 		return saved, nil
 	}
 	e.line.lost(err)
@@ -94,8 +100,11 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 	}
 	for round := 0; ; round++ {
 		fresh, silent, err := e.discover(ctx)
-		if err != nil || len(fresh)+len(silent) == 0 {
+		if err != nil {
 			return s, err
+		}
+		if len(fresh)+len(silent) == 0 {
+			return s, e.closed()
 		}
 		facts, err := e.facts(ctx, silent)
 		var quiet *SilentError
@@ -105,11 +114,14 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 			}
 			continue
 		}
-		if err != nil || len(fresh) == 0 {
+		if err != nil {
 			return s, err
 		}
+		if len(fresh) == 0 {
+			return s, e.closed()
+		}
 		if round == rounds {
-			return s, restlessError(subject{processes: fresh}.names())
+			return s, restlessError(names(fresh))
 		}
 		weigh(facts, fresh)
 		if fresh, err = e.introduce(ctx, fresh); err != nil {
@@ -139,6 +151,9 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 			continue
 		}
 		locked := time.Now()
+		if err := e.sharing(ctx, fresh); err != nil {
+			return s, err
+		}
 		if err := e.checkpoint(ctx, fresh); err != nil {
 			return s, err
 		}
@@ -166,6 +181,27 @@ func (e *Engine) halt(ctx context.Context, fresh, asked []cudaProcess) (held []c
 	return held, e.gaveAndEnded(held)
 }
 
+// sharing asks once more whether processes may share memory, where one of those that are locked now had no context when it was asked: it may have made one, and imported memory, meanwhile.
+func (e *Engine) sharing(ctx context.Context, locked []cudaProcess) error {
+	if len(e.held) < 2 || !slices.ContainsFunc(locked, cudaProcess.idle) {
+		return nil
+	}
+	facts, err := e.facts(ctx, nil)
+	if err != nil {
+		return err
+	}
+	now := slices.Clone(e.held)
+	for i := range now {
+		now[i].uses = nil
+	}
+	weigh(facts, now)
+	findings, _, err := preflight(examination{facts: facts, devices: e.visible(facts), processes: now, host: e.host()}, []Rule{severalRule}, e.Force)
+	if err == nil && len(findings) > 0 {
+		err = refusedToSave(findings)
+	}
+	return err
+}
+
 // weigh notes what processes hold on devices.
 func weigh(facts driver.Facts, fresh []cudaProcess) {
 	for i, p := range fresh {
@@ -179,7 +215,7 @@ func weigh(facts driver.Facts, fresh []cudaProcess) {
 
 // examine makes sure that nothing stands in the way.
 func (e *Engine) examine(ctx context.Context, facts driver.Facts, fresh []cudaProcess) error {
-	s := subject{facts: facts, devices: e.visible(facts), processes: slices.Concat(e.held, fresh), host: e.host()}
+	s := examination{facts: facts, devices: e.visible(facts), processes: slices.Concat(e.held, fresh), host: e.host()}
 	findings, forced, err := preflight(s, Rules(), e.Force)
 	if err != nil {
 		return err
@@ -197,7 +233,7 @@ func (e *Engine) examine(ctx context.Context, facts driver.Facts, fresh []cudaPr
 
 // Record implements [checkpoint.Devices].
 func (e *Engine) Record(dir string) error {
-	// What processes say of their memory goes into it, and who reads it believes no more than this.
+	// What processes say of their memory goes into it, and its reader believes no more than this.
 	if err := e.record.check(); err != nil {
 		return fmt.Errorf("record GPUs: %w", err)
 	}
@@ -209,7 +245,6 @@ func (e *Engine) Record(dir string) error {
 
 // Load implements [checkpoint.Devices]. It may be called long after Save, and again after an error that is no loss.
 func (e *Engine) Load(ctx context.Context) error {
-	e.line.start = e.Start
 	e.keep()
 	if err := e.back(ctx); err != nil {
 		e.Release()
@@ -217,7 +252,20 @@ func (e *Engine) Load(ctx context.Context) error {
 	}
 	e.held = nil
 	e.line.end()
-	return nil
+	return e.ended
+}
+
+// Yield implements [checkpoint.Devices].
+func (e *Engine) Yield(ctx context.Context) error {
+	if e.line.open == nil {
+		return nil
+	}
+	return yield(ctx, &e.line)
+}
+
+// Stop implements [checkpoint.Devices].
+func (e *Engine) Stop(ctx context.Context) error {
+	return stop(ctx, &e.line, e.held)
 }
 
 // Release implements [checkpoint.Devices].
@@ -227,7 +275,7 @@ func (e *Engine) Release() {
 	e.forget()
 }
 
-// forget gives up the memory of those that have handed it over, unless somebody else has it.
+// forget gives up the memory of those that have handed it over, unless another process has it.
 func (e *Engine) forget() {
 	for _, g := range e.given {
 		g.hangUp()
@@ -238,10 +286,14 @@ func (e *Engine) forget() {
 
 // back lets all that are held go on with what they had.
 func (e *Engine) back(ctx context.Context) error {
-	if err := bringBack(ctx, &e.line, e.host(), e.held, nil, e.breakOff); err != nil || len(e.given) == 0 {
+	if err := bringBack(ctx, &e.line, e.host(), e.held, nil, e.breakOff); err != nil {
 		return err
 	}
-	f := &filler{start: e.Handover.open, keeper: e.keeper}
+	e.ended = allRun(e.host(), e.held)
+	if len(e.given) == 0 {
+		return nil
+	}
+	f := &filler{keeper: e.keeper}
 	defer f.end()
 	if err := giveBack(ctx, e.Container, e.given, f, e.breakOff); err != nil {
 		return err

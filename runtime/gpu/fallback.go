@@ -9,7 +9,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec"
 )
 
-// hasEnded tells whether a process that is asked for something, and has let go of nothing, came to its end by itself. It is of no concern then.
+// hasEnded reports whether a process that is asked for something, and has let go of nothing, came to its end by itself. It is of no concern then.
 func (e *Engine) hasEnded(ctx context.Context, g *given) bool {
 	return context.Cause(ctx) == nil && !g.released && !e.host().alive(g.PID)
 }

@@ -15,9 +15,9 @@ import (
 )
 
 // introduce wakes the libraries of processes and tells which of these can hand their memory over. The others go by the driver, and why
-// is recorded. Where nothing is to be handed over, it makes sure that no process has memory of somebody else still. It gives those that have not ended meanwhile.
+// is recorded. Where nothing is to be handed over, it makes sure that no process has memory of another process still. It gives those that have not ended meanwhile.
 func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
-	if e.Handover == nil && e.KeeperOnly {
+	if e.Peer == nil && e.KeeperOnly {
 		return nil, fallbackError(fresh[0].Process, cmp.Or(e.Fallback, "the container was not made for the engine keeper"))
 	}
 	var devices []string
@@ -32,15 +32,15 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProc
 		case err != nil && e.hasEnded(ctx, g):
 			g.hangUp()
 			continue
-		case err == nil && why != "" && e.Handover != nil:
+		case err == nil && why != "" && e.Peer != nil:
 			err = e.leave(ctx, &fresh[i], why)
-		case err == nil && why == "" && e.Handover == nil:
+		case err == nil && why == "" && e.Peer == nil:
 			err = e.giveUp(ctx, g)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if why != "" || e.Handover == nil {
+		if why != "" || e.Peer == nil {
 			continue
 		}
 		fresh[i].able = true
@@ -54,7 +54,7 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProc
 	if len(e.given) == 0 || e.keeper != nil {
 		return e.present(fresh), nil
 	}
-	h, err := e.Handover.open(ctx, devices)
+	h, err := openKeeper(ctx, devices)
 	if err != nil {
 		err = e.leaveAll(ctx, fresh, err)
 	} else {
@@ -63,9 +63,9 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProc
 	return e.present(fresh), err
 }
 
-// wake gives the reason why a process cannot hand its memory over, if there is one.
+// wake returns the reason why a process cannot hand its memory over, if there is one.
 func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
-	hello, err := g.dial(ctx, e.Dial)
+	hello, err := g.dial(ctx)
 	switch {
 	case err == nil && hello.State == library.Given:
 		err = givenError(g.Process)
@@ -107,16 +107,16 @@ func (g *given) own(ctx context.Context, hello library.Hello, timeout time.Durat
 }
 
 // dial wakes a process's library.
-func (g *given) dial(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error)) (library.Hello, error) {
+func (g *given) dial(ctx context.Context) (library.Hello, error) {
 	var err error
-	if g.library, err = dial(ctx, g.PID); err != nil {
+	if g.library, err = library.Dial(ctx, g.PID); err != nil {
 		g.library = nil
 		return library.Hello{}, err
 	}
 	return g.library.Hello()
 }
 
-// awaitKeeper waits, while the processes still run, for who is to take their memory. Where that could not start they go by the driver. It gives those
+// awaitKeeper waits, while the processes still run, for the process that is to take their memory. Where that could not start they go by the driver. It gives those
 // that have not ended meanwhile.
 func (e *Engine) awaitKeeper(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
 	ready := talking(e.given)
@@ -224,7 +224,7 @@ func (g *given) release() error {
 	return nil
 }
 
-// gaveAndEnded returns an error where a process has handed memory over and has ended since: what it gave is in nobody's record.
+// gaveAndEnded returns an error where a process has handed memory over and has ended since: what it gave is in no record.
 func (e *Engine) gaveAndEnded(locked []cudaProcess) error {
 	for _, g := range e.given {
 		if !g.released || g.recorded {

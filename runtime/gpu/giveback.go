@@ -14,7 +14,7 @@ import (
 )
 
 // giveBack has processes that run, with their gate closed perhaps, have their memory again, and opens their gates when all have. It goes by
-// the state that their libraries tell, so it does not matter how far a hand-over had come, or who died over it. An error is a
+// the state that their libraries tell, so it does not matter how far a hand-over had come, or which process died over it. An error is a
 // [*checkpoint.LossError], or there is no room on a device for now, or what processes make cannot be filled. makeRoom is as for
 // [bringBack].
 func giveBack(ctx context.Context, c Container, all []*given, f *filler, makeRoom func()) error {
@@ -52,7 +52,7 @@ func giveBackOnce(ctx context.Context, c Container, all []*given, f *filler) err
 		if !g.released || !host.alive(g.PID) {
 			return nil
 		}
-		err := g.attach(ctx, c.Dial, f)
+		err := g.attach(ctx, f)
 		if err != nil {
 			g.hangUp()
 			if !host.alive(g.PID) {
@@ -80,7 +80,7 @@ func giveBackOnce(ctx context.Context, c Container, all []*given, f *filler) err
 }
 
 // attach gives one process its memory, and leaves its gate closed.
-func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), f *filler) error {
+func (g *given) attach(ctx context.Context, f *filler) error {
 	failed := func(err error) error {
 		err = fmt.Errorf("%s: give its device memory back: %w", g.Process, err)
 		var gone *library.GoneError
@@ -92,7 +92,7 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 	bound := 2 * moveTime(g.bytes()) // memory that moves from device to device takes no such time
 	timed, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	hello, err := g.dial(timed, dial)
+	hello, err := g.dial(timed)
 	if err != nil {
 		return failed(err)
 	}
@@ -141,7 +141,7 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 	return nil
 }
 
-// noRoom tells whether a device had no room for what a process, or a keeper, was to make there.
+// noRoom reports whether a device had no room for what a process, or a keeper, was to make there.
 func noRoom(err error) bool {
 	var call *driver.CallError
 	return errors.As(err, &call) && call.Code == driver.OutOfMemory
@@ -159,7 +159,7 @@ type refusedError struct{ error }
 
 func (e refusedError) Unwrap() error { return e.error }
 
-// onlyRefused tells whether [giveBack] has failed for nothing but that.
+// onlyRefused reports whether [giveBack] has failed for nothing but that.
 func onlyRefused(err error) bool {
 	var refused refusedError
 	var within *checkpoint.LossError

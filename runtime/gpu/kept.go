@@ -2,7 +2,6 @@ package gpu
 
 import (
 	"context"
-	"os"
 	"slices"
 
 	"github.com/containerd/log"
@@ -10,19 +9,9 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 )
 
-// Kept is device memory that was loaded before; see [prewarmed.Lease], which is the one there is.
-type Kept interface {
-	Info() prewarmed.Info
-	Files() []*os.File
-	Use(ctx context.Context)
-	Close() error
-}
-
-var _ Kept = (*prewarmed.Lease)(nil)
-
 // borrow takes memory that was loaded for this snapshot, on the devices that it would be loaded to; nil: there is none. Whatever is wrong with
 // it, it is loaded anew. What the driver said then of its devices holds, but for what is free.
-func (r *Restore) borrow(ctx context.Context) Kept {
+func (r *Restore) borrow(ctx context.Context) *prewarmed.Lease {
 	if r.Kept == nil {
 		return nil
 	}
@@ -34,7 +23,7 @@ func (r *Restore) borrow(ctx context.Context) Kept {
 		log.G(ctx).WithError(err).Warn("use device memory that was kept loaded; it is loaded anew")
 	}
 	if kept != nil {
-		r.coming = &coming{kept: kept, files: slices.Clone(kept.Files()), task: beside(func() error { return nil })}
+		r.coming = &importTask{kept: kept, files: slices.Clone(kept.Files()), task: beside(func() error { return nil })}
 	}
 	return kept
 }

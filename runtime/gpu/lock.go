@@ -54,7 +54,7 @@ func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) (locked []cudaPr
 
 // tryLock locks the processes, and tells those that are locked and those that were still at work.
 func (e *Engine) tryLock(ctx context.Context, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []string, err error) {
-	outcomes, err := ask(ctx, &e.line, wait+askTime, func(k Driver) ([]driver.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
+	outcomes, err := ask(ctx, &e.line, wait+askTime, func(k *driver.Client) ([]driver.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -78,7 +78,7 @@ func (e *Engine) letGo(ctx context.Context, locked []cudaProcess) error {
 	if len(locked) == 0 {
 		return nil
 	}
-	outcomes, err := ask(ctx, &e.line, askTime, func(k Driver) ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
+	outcomes, err := ask(ctx, &e.line, askTime, func(k *driver.Client) ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
 	if err != nil {
 		return err
 	}
@@ -116,9 +116,30 @@ func (e *Engine) uninterrupt(ctx context.Context, all []cudaProcess) {
 	}
 }
 
-// checkpoint moves what locked processes have on devices into their memory.
+// stop has processes run no code of their programs until they are unlocked, see [driver.Client.Stop].
+func stop(ctx context.Context, l *line, all []cudaProcess) error {
+	if len(all) == 0 {
+		return nil
+	}
+	_, err := ask(ctx, l, askTime, func(k *driver.Client) (none struct{}, err error) { return none, k.Stop(ctx, pidsOf(all)) })
+	return err
+}
+
+// yield lets all go on that were stopped.
+func yield(ctx context.Context, l *line) error {
+	_, err := ask(ctx, l, askTime, func(k *driver.Client) (none struct{}, err error) { return none, k.Yield(ctx) })
+	return err
+}
+
+// checkpoint moves what locked processes have on devices into their memory. Before, while they have their device files still and fork no more, their children give theirs up.
 func (e *Engine) checkpoint(ctx context.Context, locked []cudaProcess) error {
-	outcomes, err := ask(ctx, &e.line, moveTime(memoryOf(locked)), func(k Driver) ([]driver.Outcome, error) { return k.Checkpoint(ctx, pidsOf(locked)) })
+	if err := stop(ctx, &e.line, locked); err != nil {
+		return err
+	}
+	if err := e.disown(ctx, locked); err != nil {
+		return err
+	}
+	outcomes, err := ask(ctx, &e.line, moveTime(memoryOf(locked)), func(k *driver.Client) ([]driver.Outcome, error) { return k.Checkpoint(ctx, pidsOf(locked)) })
 	if err != nil {
 		return err
 	}

@@ -20,13 +20,13 @@ func margin(need int64) int64 { return need/16 + 64<<20 }
 
 // hostMemory: the driver moves device memory into anonymous memory of its process. If there is not enough, the kernel ends
 // a process; it chooses that of the container if the container's own limit is hit.
-func hostMemory(s subject) (found []Finding, err error) {
+func hostMemory(s examination) (found []Finding, err error) {
 	need := s.need()
 	if need == 0 || len(s.processes) == 0 {
 		return nil, nil
 	}
 	need += margin(need)
-	takes := fmt.Sprintf("device memory of %s takes %s of", list(s.names()), size(need))
+	takes := fmt.Sprintf("device memory of %s takes %s of", list(names(s.processes)), size(need))
 	available, err := host.AvailableMemory(s.host.root)
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func hostMemory(s subject) (found []Finding, err error) {
 
 // need is what the driver has to move of what the processes hold on devices, bytes. Where it does not say, that is all that is taken on
 // the device. What a process that can hand memory over has left is not known before it has done so.
-func (s subject) need() (need int64) {
+func (s examination) need() (need int64) {
 	unknown := map[string]bool{}
 	var handed int64
 	for _, p := range s.processes {

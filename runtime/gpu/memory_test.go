@@ -50,7 +50,7 @@ func TestRoom(t *testing.T) {
 
 // TestNeed: where the driver does not say what a process holds, all that nobody else holds counts.
 func TestNeed(t *testing.T) {
-	s := subject{
+	s := examination{
 		facts: driver.Facts{
 			Devices: []driver.Device{{UUID: uuidA, Memory: 100, Free: 30}},
 			Uses:    []driver.Use{{PID: 1, UUID: uuidA, Memory: 20}, {PID: 2, UUID: uuidA}},

@@ -17,7 +17,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec"
 )
 
-// HostNode gives a device node of this host as a specification describes it. It follows no links.
+// HostNode returns a device node of this host as a specification describes it. It follows no links.
 func HostNode(name string) (specs.LinuxDevice, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(name, &st); err != nil {

@@ -9,9 +9,10 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
-// outgoing is memory on its way from a keeper to who wants it.
+// outgoing is memory on its way from a keeper to the process that wants it.
 type outgoing struct {
 	*task                // is over when all has come, or cannot
 	looked chan struct{} // closed when it is known whether there is room for copies
@@ -45,12 +46,12 @@ func (o *outgoing) await() error {
 // send begins to send what the keeper has. Where the processes can go on with copies of their own that waits for [Engine.Drain]: who hashes it would have
 // all cores, and CRIU and the driver, with one thread each, hold up the container.
 func (e *Engine) send() error {
-	peer, err := e.Handover.Peer()
+	peer, err := e.Peer()
 	if err != nil {
 		return err
 	}
 	if peer == nil {
-		return fmt.Errorf("send device memory: nobody takes it: %w", errdefs.ErrInternal)
+		return fmt.Errorf("send device memory: no process takes it: %w", errdefs.ErrInternal)
 	}
 	ctx := context.Background() // see stop
 	spare := e.spare()
@@ -99,14 +100,14 @@ func (e *Engine) breakOff() {
 
 // sent waits until all that processes gave has been sent, or cannot be, and ends the keeper. One that has found no room for a copy, whatever was
 // free before, goes on with that memory itself; until then it waits at its gate.
-func (o *outgoing) sent(h Keeper) {
+func (o *outgoing) sent(h *keeper.Client) {
 	o.want()
 	<-o.done // bounded by the keeper's client, as long as nothing moves
 	_ = h.Close()
 }
 
 // doubt gives up what a process may have written to meanwhile.
-func (o *outgoing) doubt(h Keeper) {
+func (o *outgoing) doubt(h *keeper.Client) {
 	o.giveUp()
 	_ = h.Kill() // it may have ended
 }

@@ -43,7 +43,7 @@ func ParseMap(text string) (all Map, err error) {
 	return all, nil
 }
 
-// Place gives for each GPU of a snapshot the one of a container that takes its place, as [spec.Place] does. What is said of a UUID that the snapshot does not have
+// Place returns for each GPU of a snapshot the one of a container that takes its place, as [spec.Place] does. What is said of a UUID that the snapshot does not have
 // is of an earlier restore and counts for nothing. The error is a [*MisfitError].
 func (m Map) Place(old []spec.GPUDevice, container []driver.Device) ([]driver.Device, error) {
 	wrong := func(format string, args ...any) ([]driver.Device, error) {
@@ -70,7 +70,7 @@ func (m Map) Place(old []spec.GPUDevice, container []driver.Device) ([]driver.De
 	return places, nil
 }
 
-// identify gives the UUID of one of all, by its number or by that; empty where there is no such number.
+// identify returns the UUID of one of all, by its number or by that; empty where there is no such number.
 func identify[D any](id string, all []D, uuid func(D) string) string {
 	n, err := strconv.Atoi(id)
 	if err != nil {

@@ -14,13 +14,13 @@ import (
 
 // Rule is one case that the driver takes down and cannot bring back up, or that ends badly on the way.
 type Rule struct {
-	Name  string                           // what overrides it
-	Why   string                           // what happens to those who go on all the same
-	check func(subject) ([]Finding, error) // which need not name the rule
+	Name  string                               // what overrides it
+	Why   string                               // what happens if the user goes on all the same
+	check func(examination) ([]Finding, error) // which need not name the rule
 }
 
-// subject is a container whose devices are to be saved.
-type subject struct {
+// examination is a container whose devices are to be saved.
+type examination struct {
 	facts     driver.Facts
 	devices   []driver.Device // those it can see
 	processes []cudaProcess
@@ -38,6 +38,9 @@ type cudaProcess struct {
 	fallback string          // why it does not
 }
 
+// idle reports whether it has no context on any device.
+func (p cudaProcess) idle() bool { return len(p.uses) == 0 }
+
 // memory is what it holds on all devices, bytes.
 func (p cudaProcess) memory() (all int64) {
 	for _, u := range p.uses {
@@ -49,8 +52,8 @@ func (p cudaProcess) memory() (all int64) {
 // Finding is one thing that stands in the way of a checkpoint.
 type Finding struct{ Rule, Problem, Hint string }
 
-// preflight gives what stands in the way by some rules, without what is overridden, and the rules that were overridden and would have refused.
-func preflight(s subject, rules []Rule, force []string) (findings []Finding, forced []string, err error) {
+// preflight returns what stands in the way by some rules, without what is overridden, and the rules that were overridden and would have refused.
+func preflight(s examination, rules []Rule, force []string) (findings []Finding, forced []string, err error) {
 	for _, r := range rules {
 		found, err := r.check(s)
 		if err != nil {
@@ -87,7 +90,7 @@ func CheckForce(rules []string) error {
 	return nil
 }
 
-// refusedToSave says what stands in the way of a checkpoint, at least one finding, what to do about each, and how to go on all the same; nothing was done.
+// refusedToSave returns what stands in the way of a checkpoint, at least one finding, what to do about each, and how to go on all the same; nothing was done.
 func refusedToSave(findings []Finding) error {
 	var problems, hints, names []string
 	for _, f := range findings {

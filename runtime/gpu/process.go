@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // Process is one process of the container as /proc shows it.
@@ -44,7 +46,7 @@ func (p proc) process(pid int) (Process, error) {
 	return Process{PID: pid, Inner: inner(status, pid), Command: strings.TrimSpace(string(comm))}, nil
 }
 
-// inner gives a process's id in the innermost of its pid namespaces. Source: proc_pid_status(5), NSpid.
+// inner returns a process's id in the innermost of its pid namespaces. Source: proc_pid_status(5), NSpid.
 func inner(status []byte, pid int) int {
 	for line := range bytes.Lines(status) {
 		name, ids, _ := strings.Cut(string(line), ":")
@@ -60,7 +62,7 @@ func inner(status []byte, pid int) int {
 // exiting is PF_EXITING of Linux, include/linux/sched.h.
 const exiting = 0x4
 
-// alive tells whether a process runs. One that is being killed does not, although its end may take the kernel, or the
+// alive reports whether a process runs. One that is being killed does not, although its end may take the kernel, or the
 // driver, a while. Sources: proc_pid_stat(5) and proc_pid_status(5).
 func (p proc) alive(pid int) bool {
 	stat, err := os.ReadFile(p.path(pid, "stat"))
@@ -91,19 +93,25 @@ func (p proc) alive(pid int) bool {
 	return true
 }
 
-// touches tells whether a process may have anything to do with CUDA: it has mapped the driver's library, which programs
+// touches reports whether a process may have anything to do with CUDA: it has mapped the driver's library, which programs
 // without it cannot do anything on a GPU, or has opened a device node of the driver.
 func (p proc) touches(pid int) (bool, error) {
-	found, err := p.maps(pid, func(path string) bool {
-		return strings.Contains(path, "/libcuda.so") || strings.HasPrefix(path, "/dev/nvidia")
-	})
+	return p.mapsOrOpened(pid, func(path string) bool { return strings.Contains(path, "/libcuda.so") || ofNodes(path) })
+}
+
+// ofNodes reports whether a path is that of a device node of the driver.
+func ofNodes(path string) bool { return strings.HasPrefix(path, driver.Nodes) }
+
+// mapsOrOpened reports whether a process has mapped a file whose path is one of those wanted, or has opened a device node of the driver.
+func (p proc) mapsOrOpened(pid int, wanted func(path string) bool) (bool, error) {
+	found, err := p.maps(pid, wanted)
 	if err != nil || found {
 		return found, err
 	}
-	return p.opened(pid, "/dev/nvidia")
+	return p.opened(pid, driver.Nodes)
 }
 
-// opened tells whether a process has a descriptor of a file whose path begins so.
+// opened reports whether a process has a descriptor of a file whose path begins so.
 func (p proc) opened(pid int, prefix string) (bool, error) {
 	entries, err := os.ReadDir(p.path(pid, "fd"))
 	if err != nil {
@@ -118,7 +126,7 @@ func (p proc) opened(pid int, prefix string) (bool, error) {
 	return false, nil
 }
 
-// maps tells whether a process has mapped a file whose path is one of those wanted. Source: proc_pid_maps(5).
+// maps reports whether a process has mapped a file whose path is one of those wanted. Source: proc_pid_maps(5).
 func (p proc) maps(pid int, wanted func(path string) bool) (bool, error) {
 	failed := func(err error) error { return fmt.Errorf("look at mappings of process %d: %w", pid, gone(err)) }
 	file, err := os.Open(p.path(pid, "maps"))
@@ -138,7 +146,7 @@ func (p proc) maps(pid int, wanted func(path string) bool) (bool, error) {
 	return false, nil
 }
 
-// environment gives what a process was started with. What it has set itself since is not there.
+// environment returns what a process was started with. What it has set itself since is not there.
 func (p proc) environment(pid int) (map[string]string, error) {
 	data, err := os.ReadFile(p.path(pid, "environ"))
 	if err != nil {

@@ -22,7 +22,7 @@ const RecordName = "cryo-gpu.json"
 // maxRecord bounds what is read of a record, bytes.
 const maxRecord = 16 << 20
 
-// Record is what a restore must know of the GPUs a container had. It may be somebody else's word: nothing in it gives a
+// Record is what a restore must know of the GPUs a container had. It may be another's word: nothing in it gives a
 // container anything.
 type Record struct {
 	spec.GPU

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
 // invalidDevice is CUDA_ERROR_INVALID_DEVICE of cuda.h: a process's driver takes memory that comes by a descriptor for that of another GPU, or of none. It goes by
@@ -31,12 +32,9 @@ func (g *given) remake(ctx context.Context, f *filler) error {
 
 // filler has memory that processes make filled by a keeper, from device to device.
 type filler struct {
-	// start is [Handover.open].
-	start func(ctx context.Context, devices []string) (Keeper, error)
-
-	mu      sync.Mutex // held for a piece: there may be room for no more than one
-	keeper  Keeper     // nil: none is there yet; guarded by mu
-	started Keeper     // it, where it was started here; guarded by mu
+	mu      sync.Mutex     // held for a piece: there may be room for no more than one
+	keeper  *keeper.Client // nil: none is there yet; guarded by mu
+	started *keeper.Client // it, where it was started here; guarded by mu
 }
 
 // fill has a process make a piece, and fills it. The file of what it was filled from is closed, so that its room is free for the next, and that of the piece takes
@@ -64,7 +62,7 @@ func (f *filler) fill(ctx context.Context, g *given, n int) error {
 func (f *filler) copy(ctx context.Context, p spec.GPUPiece, from, to *os.File) (err error) {
 	for range 2 {
 		if f.keeper == nil {
-			if f.started, err = f.start(ctx, []string{p.Device}); err != nil {
+			if f.started, err = openKeeper(ctx, []string{p.Device}); err != nil {
 				return err
 			}
 			f.keeper = f.started

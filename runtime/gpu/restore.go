@@ -22,12 +22,13 @@ type Restore struct {
 	Record Record
 	// Map says which devices shall take the places of which; others do in order.
 	Map Map
-	// Handover is for what processes had handed over, with Bring; where the record has such, both must be there.
-	Handover *Handover
-	// Bring has somebody bring the pieces of the record, in its order, and waits for nothing.
+	// Bring starts to bring what processes had handed over, the pieces of the record in its order, and waits for nothing. It may be nil where the record has no pieces.
 	Bring func() (Source, error)
 	// Kept borrows what was loaded for this snapshot before, the first that fits; nil: there is none. It may be nil itself.
-	Kept func(fits func(prewarmed.Info) bool) (Kept, error)
+	Kept func(fits func(prewarmed.Info) bool) (*prewarmed.Lease, error)
+
+	// Thaw lets the processes run, which stand frozen since CRIU has restored them: they must not run code of their programs before the driver has brought back what they had. nil: they run.
+	Thaw func(ctx context.Context) error
 
 	begun *task  // of looking what fits, whose error is what stands in the way; the fields below are there when it is over. nil: nothing was begun
 	end   func() // breaks it off
@@ -35,18 +36,17 @@ type Restore struct {
 	line   line
 	places []driver.Device // of the record's devices
 	pairs  []driver.Pair
-	coming *coming
+	coming *importTask
 }
 
 // Begin starts all that need not wait for CRIU, and returns at once: it makes sure that this host can take what the snapshot holds, and
 // begins to load what was handed over. [Restore.Fits] says what it came to. It ends with ctx, or by [Restore.Close].
 func (r *Restore) Begin(ctx context.Context) error {
-	r.line.start = r.Start
 	if len(r.Record.Processes) == 0 {
 		return nil
 	}
-	if len(r.Record.Pieces()) > 0 && (r.Handover == nil || r.Bring == nil) {
-		return failure.New(errdefs.ErrFailedPrecondition, "restore it with cryo restore", "the snapshot keeps memory of GPUs beside CRIU's images, and nobody brings it")
+	if len(r.Record.Pieces()) > 0 && r.Bring == nil {
+		return failure.New(errdefs.ErrFailedPrecondition, "restore it with cryo restore", "the snapshot keeps memory of GPUs beside CRIU's images, and no process brings it")
 	}
 	ctx, r.end = context.WithCancel(ctx)
 	r.begun = beside(func() error { return r.begin(ctx) })
@@ -64,7 +64,7 @@ func (r *Restore) begin(ctx context.Context) error {
 }
 
 // Fits waits until all of the snapshot's memory has its place on this host's GPUs, and gives the reason where it has none: a
-// [MisfitError], or one of packages driver and keeper, or of who brings memory. It may be called again.
+// [MisfitError], or one of packages driver and keeper, or of the process that brings memory. It may be called again.
 func (r *Restore) Fits() error {
 	if r.begun == nil {
 		return nil
@@ -73,7 +73,7 @@ func (r *Restore) Fits() error {
 	return r.begun.err
 }
 
-// Loading gives a context that ends, with the reason, when what was handed over cannot be loaded: nothing else of the container needs to be waited for
+// Loading returns a context that ends, with the reason, when what was handed over cannot be loaded: nothing else of the container needs to be waited for
 // then. It is called when Fits has found nothing in the way.
 func (r *Restore) Loading(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -93,10 +93,15 @@ func (r *Restore) Loading(ctx context.Context) (context.Context, context.CancelF
 
 // check starts a helper, and makes sure that this host can take what the snapshot holds, of which so many bytes are loaded already, by device.
 func (r *Restore) check(ctx context.Context, loaded map[string]int64) error {
-	facts, err := ask(ctx, &r.line, askTime, func(k Driver) (driver.Facts, error) { return k.Facts(ctx) })
+	facts, err := ask(ctx, &r.line, askTime, func(k *driver.Client) (driver.Facts, error) { return k.Facts(ctx) })
 	if err != nil {
 		return err
 	}
+	return r.plan(facts, loaded)
+}
+
+// plan finds the devices that take the places of the record's, and returns a [*MisfitError] where they cannot.
+func (r *Restore) plan(facts driver.Facts, loaded map[string]int64) (err error) {
 	if r.places, err = r.Record.places(r.visible(facts), r.Map); err != nil {
 		return err
 	}
@@ -121,7 +126,25 @@ func (r *Restore) Load(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+	if r.Thaw != nil {
+		for died := 1; ; died++ { // the helper may die, and another does it
+			err := stop(ctx, &r.line, saved)
+			if err == nil {
+				break
+			}
+			if died == helpers || ctx.Err() != nil {
+				return 0, err
+			}
+			r.line.drop()
+		}
+		if err := r.Thaw(ctx); err != nil {
+			return 0, err
+		}
+	}
 	if err := bringBack(ctx, &r.line, r.host(), saved, r.pairs, func() { r.makeRoom(ctx) }); err != nil {
+		return 0, err
+	}
+	if err := allRun(r.host(), saved); err != nil {
 		return 0, err
 	}
 	if err := r.attach(ctx, saved); err != nil {
@@ -130,7 +153,7 @@ func (r *Restore) Load(ctx context.Context) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
-// Loaded says how the GPUs were loaded, when [Restore.Load] has taken so long.
+// Loaded returns how the GPUs were loaded, when [Restore.Load] has taken so long.
 func (r *Restore) Loaded(took time.Duration) Loaded {
 	l := Loaded{Seconds: took.Seconds(), Prewarmed: r.coming != nil && r.coming.kept != nil}
 	for i, d := range r.places {
@@ -139,7 +162,7 @@ func (r *Restore) Loaded(took time.Duration) Loaded {
 	return l
 }
 
-// find gives the processes of the record. Those that have ended since CRIU let them run are passed over.
+// find returns the processes of the record. Those that have ended since CRIU let them run are passed over.
 func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 	pids, err := r.PIDs(ctx)
 	if err != nil {
@@ -167,7 +190,7 @@ func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 	return found, nil
 }
 
-// Close ends the helper, which undoes nothing, and who holds and brings memory. What was borrowed and not used goes back.
+// Close ends the helper, which undoes nothing, and the processes that hold and bring memory. What was borrowed and not used goes back.
 func (r *Restore) Close() {
 	if r.begun != nil {
 		r.end()

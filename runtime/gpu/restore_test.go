@@ -12,109 +12,13 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-// saved is a record of what [newWorld] has for these processes, which are as CRIU leaves them.
-func saved(w *world, pids ...int) Record {
+// saved is a record of what [newWorld] has for these processes.
+func saved(pids ...int) Record {
 	r := Record{GPU: spec.GPU{Engine: "driver", Driver: "580.95.05", Devices: []spec.GPUDevice{{UUID: uuidA, Name: "H200", Architecture: "9.0", Memory: 140 << 30, Used: int64(len(pids)) << 30}}}}
 	for _, pid := range pids {
-		w.states[pid] = driver.Checkpointed
 		r.Processes = append(r.Processes, spec.GPUProcess{PID: pid - 100, Command: "app", Memory: 1 << 30, Devices: []string{uuidA}})
 	}
 	return r
-}
-
-// fits begins a restore, and waits for what that comes to.
-func fits(t *testing.T, r *Restore) error {
-	if err := r.Begin(t.Context()); err != nil {
-		return err
-	}
-	return r.Fits()
-}
-
-func TestRestore(t *testing.T) {
-	hasten(t)
-	for _, test := range []struct {
-		name  string
-		minor int
-		pairs []driver.Pair
-	}{
-		{"same GPU", 0, nil},
-		{"another", 1, []driver.Pair{{Old: uuidA, New: uuidB}}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			w := newWorld(t, 101, 102)
-			r := &Restore{Container: w.container(), Record: saved(w, 101, 102)}
-			r.Minors = []int{test.minor}
-			if err := fits(t, r); err != nil {
-				t.Fatal(err)
-			}
-			took, err := r.Load(t.Context())
-			if err != nil || took <= 0 {
-				t.Fatal(took, err)
-			}
-			r.Close()
-			if !slices.Equal(w.pairs, test.pairs) {
-				t.Errorf("pairs %v", w.pairs)
-			}
-			w.settled()
-		})
-	}
-}
-
-// TestRestoreFails: the reason is the driver's, and no helper is left. A helper that dies is replaced.
-func TestRestoreFails(t *testing.T) {
-	hasten(t)
-	for _, test := range []struct {
-		fail, how string
-		always    bool
-		want      string // in the error; empty: none
-	}{
-		{fail: "restore 102", how: "801", want: "process 102 (app): restore: CUDA_ERROR (801)"},
-		{fail: "restore 102", how: "2", always: true, want: "(2)"},
-		{fail: "restore 102", how: "2"},
-		{fail: "restore 101", how: "die"},
-		{fail: "restore 101", how: "die after"},
-		{fail: "unlock 102", how: "die after"},
-		{fail: "restore 101", how: "hang"},
-		{fail: "restore 101", how: "die", always: true, want: "died"},
-		{fail: "unlock 102", how: "999", want: "unlock"},
-	} {
-		t.Run(test.fail+", "+test.how, func(t *testing.T) {
-			w := newWorld(t, 101, 102)
-			w.fail, w.how, w.always = test.fail, test.how, test.always
-			r := &Restore{Container: w.container(), Record: saved(w, 101, 102)}
-			if err := fits(t, r); err != nil {
-				t.Fatal(err)
-			}
-			_, err := r.Load(t.Context())
-			r.Close()
-			if test.want == "" {
-				if err != nil {
-					t.Fatal(err)
-				}
-				w.settled()
-				return
-			}
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want %s", err, test.want)
-			}
-			w.quiet()
-		})
-	}
-}
-
-func TestRestoreOfNobody(t *testing.T) {
-	w := newWorld(t)
-	r := &Restore{Container: w.container(), Record: Record{GPU: spec.GPU{Engine: "driver"}}}
-	if err := fits(t, r); err != nil || w.started != 0 {
-		t.Errorf("%v, %d helpers", err, w.started)
-	}
-	if took, err := r.Load(t.Context()); took != 0 || err != nil || w.started != 0 {
-		t.Errorf("%s, %v, %d helpers", took, err, w.started)
-	}
-	r.Record = saved(w, 101)
-	if _, err := r.Load(t.Context()); !errdefs.IsDataLoss(err) {
-		t.Errorf("got %v", err)
-	}
 }
 
 func TestMisfits(t *testing.T) {
@@ -131,17 +35,15 @@ func TestMisfits(t *testing.T) {
 		{"too little for what was handed over", func(w *world, r *Restore) {
 			r.Record.Devices[0].Used, r.Record.Processes[0].Memory, w.facts.Devices[0].Free = 0, 0, 1<<20
 			r.Record.Processes[0].Pieces = []spec.GPUPiece{{Address: 1 << 28, Size: 2 << 20, Device: uuidA}}
-			r.Handover, r.Bring = w.handover(), func() (Source, error) { return &snapshotSource{}, nil }
 		}, "gpu-memory"},
 		{"too little in all", func(_ *world, r *Restore) { r.Record.Devices[0].Used, r.Record.Processes[0].Memory = 0, 1<<60 }, "gpu-memory"},
 		{"mapped to one it does not get", func(_ *world, r *Restore) { r.Map = Map{{uuidA, uuidB}} }, "gpu-missing"},
 		{"map of an earlier restore", func(_ *world, r *Restore) { r.Map = Map{{uuidB, uuidA}} }, ""},
 	} {
 		w := newWorld(t, 101)
-		r := &Restore{Container: w.container(), Record: saved(w, 101)}
+		r := &Restore{Container: Container{Minors: []int{0}}, Record: saved(101)}
 		test.set(w, r)
-		err := fits(t, r)
-		r.Close()
+		err := r.plan(w.facts, nil)
 		var misfit *MisfitError
 		switch {
 		case test.rule == "" && err != nil:
@@ -149,10 +51,6 @@ func TestMisfits(t *testing.T) {
 		case test.rule != "" && (!errors.As(err, &misfit) || misfit.Rule != test.rule || misfit.Hint() == ""):
 			t.Errorf("%s: got %v", test.name, err)
 		}
-		if got := w.steps("restore", "unlock"); got != "" {
-			t.Errorf("%s: did %s", test.name, got)
-		}
-		w.quiet()
 	}
 }
 

@@ -12,15 +12,17 @@ import (
 // Rules is the table. DECISIONS.md has the evidence.
 func Rules() []Rule {
 	return []Rule{
-		{"gpu-several", "a process that has imported another's device memory is lost: the driver saves it and cannot restore it", several},
+		severalRule,
 		{"gpu-peer", "a process that reads one GPU's memory from another is lost: the driver saves it and may not be able to restore it", peer},
 		{"gpu-mps", "contexts are shared with a server outside of the container, which the driver does not save", mps},
-		{"gpu-mig", "nobody has seen the driver restore instances of a divided GPU", mig},
+		{"gpu-mig", "it was never seen that the driver restores instances of a divided GPU", mig},
 		{"gpu-fabric", "memory that other machines have imported is not theirs any more afterwards", fabric},
 		{"gpu-rdma", "network adapters that were given device memory go on reading and writing it, and CRIU cannot dump their connections", rdma},
 		hostMemoryRule,
 	}
 }
+
+var severalRule = Rule{"gpu-several", "a process that has imported another's device memory is lost: the driver saves it and cannot restore it", several}
 
 var hostMemoryRule = Rule{"gpu-host-memory", "device memory becomes memory of the processes, and the kernel ends those it has none for", hostMemory}
 
@@ -28,18 +30,19 @@ var hostMemoryRule = Rule{"gpu-host-memory", "device memory becomes memory of th
 var ncclSettings = []struct{ name, value string }{{"NCCL_P2P_DISABLE", "1"}, {"NCCL_CUMEM_ENABLE", "0"}, {"NCCL_CUMEM_HOST_ENABLE", "0"}}
 
 // several: imported memory leaves no trace outside of the process: not in its mappings, its descriptors or what NVML tells. But it
-// takes a second process to import from. Processes that use NCCL in a way that shares nothing are the one case that can be told.
-func several(s subject) ([]Finding, error) {
+// takes a second process to import from, and a context to import into. Processes that use NCCL in a way that shares nothing are the one case that can be told.
+func several(s examination) ([]Finding, error) {
 	near, err := s.neighbours()
 	if err != nil {
 		return nil, err
 	}
-	all := append(slices.Clone(near), s.names()...)
+	holders := s.holders()
+	all := append(slices.Clone(near), names(holders)...)
 	if len(all) < 2 {
 		return nil, nil
 	}
 	nccl, harmless := false, len(near) == 0
-	for _, p := range s.processes {
+	for _, p := range holders {
 		uses, set, err := s.nccl(p.PID)
 		if err != nil {
 			return nil, err
@@ -63,8 +66,8 @@ func several(s subject) ([]Finding, error) {
 	return []Finding{m}, nil
 }
 
-// nccl tells whether a process has loaded NCCL, and was started with the settings that make it share nothing.
-func (s subject) nccl(pid int) (uses, set bool, err error) {
+// nccl reports whether a process has loaded NCCL, and was started with the settings that make it share nothing.
+func (s examination) nccl(pid int) (uses, set bool, err error) {
 	uses, err = s.host.maps(pid, func(path string) bool { return strings.Contains(path, "/libnccl.so") })
 	if err != nil || !uses {
 		return false, false, ended(err)
@@ -78,7 +81,7 @@ func (s subject) nccl(pid int) (uses, set bool, err error) {
 
 // neighbours are processes outside of the container that use GPUs and share its IPC namespace, as those of other
 // containers of a pod do.
-func (s subject) neighbours() (names []string, err error) {
+func (s examination) neighbours() (names []string, err error) {
 	if len(s.processes) == 0 {
 		return nil, nil
 	}
@@ -114,7 +117,7 @@ func ended(err error) error {
 }
 
 // peer: access of one device to another's memory cannot be seen from outside, contexts on several devices can.
-func peer(s subject) (found []Finding, err error) {
+func peer(s examination) (found []Finding, err error) {
 	for _, p := range s.processes {
 		var devices []string
 		for _, u := range p.uses {
@@ -133,14 +136,14 @@ func peer(s subject) (found []Finding, err error) {
 	return found, nil
 }
 
-func mps(s subject) ([]Finding, error) {
+func mps(s examination) ([]Finding, error) {
 	if !s.facts.MPS {
 		return nil, nil
 	}
 	return []Finding{{"", "the Multi-Process Service (MPS) runs on this host", "end it: echo quit | nvidia-cuda-mps-control"}}, nil
 }
 
-func mig(s subject) (found []Finding, err error) {
+func mig(s examination) (found []Finding, err error) {
 	for _, d := range s.devices {
 		if d.MIG {
 			found = append(found, Finding{"", fmt.Sprintf("GPU %d (%s) is divided into instances (MIG)", d.Index, d.UUID), "use a GPU that is not"})
@@ -150,19 +153,19 @@ func mig(s subject) (found []Finding, err error) {
 }
 
 // fabric: memory is shared between machines through channels of the IMEX daemon. Source: NVIDIA IMEX service guide.
-func fabric(s subject) ([]Finding, error) {
+func fabric(s examination) ([]Finding, error) {
 	return s.opened("/dev/nvidia-caps-imex-channels/", "shares device memory with other machines (it has opened an IMEX channel)", "start it without IMEX channels")
 }
 
-// rdma: who has memory of devices read and written by an adapter has registered it there, through a device node. Source: rdma-core,
+// rdma: a process whose device memory an adapter reads and writes has registered it there, through a device node. Source: rdma-core,
 // Documentation/udev.md; NVIDIA, GPUDirect RDMA.
-func rdma(s subject) ([]Finding, error) {
+func rdma(s examination) ([]Finding, error) {
 	return s.opened("/dev/infiniband/", "uses RDMA (it has opened a device in /dev/infiniband)",
 		"have it close its RDMA connections first, or start it without them; NCCL uses none with NCCL_IB_DISABLE=1")
 }
 
 // opened finds processes that have opened a file whose path begins so, and says of each what it does, and what to do about it.
-func (s subject) opened(prefix, does, hint string) (found []Finding, err error) {
+func (s examination) opened(prefix, does, hint string) (found []Finding, err error) {
 	for _, p := range s.processes {
 		opened, err := s.host.opened(p.PID, prefix)
 		if ended(err) != nil {
@@ -175,15 +178,24 @@ func (s subject) opened(prefix, does, hint string) (found []Finding, err error) 
 	return found, nil
 }
 
-func (s subject) names() (names []string) {
-	for _, p := range s.processes {
+// holders are the processes that have contexts, as NVML lists them. One that has only initialised CUDA, as a compile worker of PyTorch that waits, has none. Where NVML lists none at all, all count.
+func (s examination) holders() []cudaProcess {
+	holders := slices.DeleteFunc(slices.Clone(s.processes), cudaProcess.idle)
+	if len(holders) == 0 {
+		return s.processes
+	}
+	return holders
+}
+
+func names(all []cudaProcess) (names []string) {
+	for _, p := range all {
 		names = append(names, p.String())
 	}
 	return names
 }
 
 // label names devices for people: numbers where they are known.
-func (s subject) label(uuids []string) string { return label(s.facts.Devices, uuids) }
+func (s examination) label(uuids []string) string { return label(s.facts.Devices, uuids) }
 
 // list puts names together, not too many of them.
 func list(names []string) string {

@@ -22,6 +22,10 @@ func TestRules(t *testing.T) {
 	}{
 		{name: "one process", pids: []int{101}},
 		{name: "two processes", pids: []int{101, 102}, want: "gpu-several", says: "process 101 (app), process 102 (app) use GPUs"},
+		{name: "two, of which one has no context", pids: []int{101, 102}, set: func(w *world) {
+			w.facts.Uses = slices.DeleteFunc(w.facts.Uses, func(u driver.Use) bool { return u.PID == 102 })
+		}},
+		{name: "two, where NVML lists none", pids: []int{101, 102}, set: func(w *world) { w.facts.Uses = nil }, want: "gpu-several"},
 		{name: "two with NCCL's defaults", pids: []int{101, 102}, set: func(w *world) {
 			w.write("proc/101/maps", ncclMaps)
 			w.write("proc/102/maps", ncclMaps)
@@ -107,9 +111,9 @@ func TestRules(t *testing.T) {
 	}
 }
 
-func subjectOf(t *testing.T, w *world, pids []int) subject {
+func subjectOf(t *testing.T, w *world, pids []int) examination {
 	t.Helper()
-	s := subject{facts: w.facts, devices: w.facts.Devices[:1], host: proc{w.root}}
+	s := examination{facts: w.facts, devices: w.facts.Devices[:1], host: proc{w.root}}
 	for _, pid := range pids {
 		p, err := s.host.process(pid)
 		if err != nil {

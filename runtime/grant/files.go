@@ -13,18 +13,19 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/plain"
 	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // view is what is mounted in a mount namespace, seen from the namespace's root directory.
 type view struct {
-	pid    int               // a process in it
-	root   string            // path of its root directory
-	mounts []*mountinfo.Info // the last first: it covers what was mounted before
-	ids    map[uint64]bool   // of mounts
+	pid    int                        // a process in it
+	root   string                     // path of its root directory
+	mounts []*mountinfo.Info          // the last first: it covers what was mounted before
+	ids    map[uint64]*mountinfo.Info // the same, by their ids
 }
 
-// viewOf gives the view of a process's mount namespace. The caller must call closed when it no longer needs the view.
+// viewOf returns the view of a process's mount namespace. The caller must call closed when it no longer needs the view.
 func viewOf(pid int) (v view, closed func(), err error) {
 	root := -1
 	err = inside(pid, func(proc *os.Root) (err error) {
@@ -42,9 +43,9 @@ func viewOf(pid int) (v view, closed func(), err error) {
 	if err != nil {
 		return v, nil, err
 	}
-	v.pid, v.root, v.ids = pid, fmt.Sprintf("/proc/self/fd/%d", root), map[uint64]bool{}
+	v.pid, v.root, v.ids = pid, fmt.Sprintf("/proc/self/fd/%d", root), map[uint64]*mountinfo.Info{}
 	for _, m := range v.mounts {
-		v.ids[uint64(m.ID)] = true
+		v.ids[uint64(m.ID)] = m
 	}
 	return v, func() { _ = unix.Close(root) }, nil
 }
@@ -87,8 +88,18 @@ func (k *check) follow(v view) error {
 }
 
 // files checks the files that a process has open or mapped, its program, and its root and working directory. Each must be on a mount of the container, or be one that the kernel makes for any
-// process. CRIU opens files by name, and somebody who shares a directory with the container could replace a reviewed file by a symlink to a file of the host.
+// process. CRIU opens files by name, and a user who shares a directory with the container could replace a reviewed file by a symlink to a file of the host. It opens them as root: so each file
+// of the host's must be one that the container's user could open, too.
 func (k *check) files(pid int, v view) error {
+	s, err := status(fmt.Sprintf("/proc/%d", pid))
+	if err != nil {
+		return err
+	}
+	ids := strings.Fields(s["NSpid"])
+	o := &opener{pid: pid}
+	if len(ids) > 0 {
+		o.own = "/" + ids[len(ids)-1]
+	}
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	links := []string{"cwd", "root", "exe"}
 	for _, in := range []string{"fd", "map_files"} {
@@ -102,11 +113,15 @@ func (k *check) files(pid int, v view) error {
 	}
 	for _, link := range links {
 		var st unix.Statx_t
-		err := unix.Statx(unix.AT_FDCWD, dir+link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_INO|unix.STATX_MNT_ID, &st)
+		err := unix.Statx(unix.AT_FDCWD, dir+link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_MODE|unix.STATX_UID|unix.STATX_GID|unix.STATX_INO|unix.STATX_MNT_ID, &st)
 		if errors.Is(err, unix.ENOENT) {
 			continue // the first thread of a process has ended before others
 		}
-		if err == nil && !v.ids[st.Mnt_id] {
+		m := v.ids[st.Mnt_id]
+		if err == nil && m != nil {
+			err = k.look(o, link, m, st)
+		}
+		if err == nil && m == nil {
 			var own bool
 			if own, err = k.unmounted(dir, dir+link, st); err == nil && !own {
 				name, _ := os.Readlink(dir + link)
@@ -117,7 +132,7 @@ func (k *check) files(pid int, v view) error {
 			return fmt.Errorf("look at a file of a restored process: %s: %w", link, err)
 		}
 	}
-	return nil
+	return k.openers(o, v)
 }
 
 // aioRing is the file system of memory of io_setup(2). Source: Linux, fs/aio.c.
@@ -126,11 +141,11 @@ const aioRing = 0x47114711
 // unmountable are file systems that have no mount in any namespace.
 var unmountable = []int64{unix.PIPEFS_MAGIC, unix.SOCKFS_MAGIC, unix.ANON_INODE_FS_MAGIC, unix.PID_FS_MAGIC, aioRing}
 
-// unmounted tells whether a container may have a file that is on none of its mounts: a pipe or socket, shared memory, a namespace that the process is in, or a device that every container
+// unmounted reports whether a container may have a file that is on none of its mounts: a pipe or socket, shared memory, a namespace that the process is in, or a device that every container
 // has.
 func (k *check) unmounted(dir, path string, st unix.Statx_t) (bool, error) {
 	if kind := st.Mode & unix.S_IFMT; kind == unix.S_IFCHR || kind == unix.S_IFBLK {
-		return st.Rdev_major != ptsMajor && k.mayHave(kind == unix.S_IFCHR, int64(st.Rdev_major), int64(st.Rdev_minor)), nil
+		return st.Rdev_major != plain.Terminals && k.mayHave(kind == unix.S_IFCHR, int64(st.Rdev_major), int64(st.Rdev_minor)), nil
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
@@ -155,7 +170,7 @@ func (k *check) unmounted(dir, path string, st unix.Statx_t) (bool, error) {
 	return slices.Contains(unmountable, fs.Type), nil
 }
 
-// sharedMemory tells whether a device is the kernel's own file system of shared memory. flags are those of memfd_create(2) for the size of its pages.
+// sharedMemory reports whether a device is the kernel's own file system of shared memory. flags are those of memfd_create(2) for the size of its pages.
 func sharedMemory(flags int, device uint64) (bool, error) {
 	fd, err := unix.MemfdCreate("cryo", flags|unix.MFD_CLOEXEC)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {

@@ -16,11 +16,14 @@ import (
 	"github.com/containerd/containerd/v2/pkg/cap"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // What a difference is about. The words are those of cryo restore --allow.
 const (
 	Mounts       = "mounts"
+	Devices      = "devices"
 	Capabilities = "capabilities"
 	Namespaces   = "namespaces"
 	Privileges   = "privileges"
@@ -33,34 +36,26 @@ const All = "all"
 type Container struct {
 	Spec   *specs.Spec
 	Rootfs string   // on the host
-	Allow  []string // what may differ from the specification, because who restores allows it
+	Allow  []string // what may differ from the specification, because the user who restores allows it
 	// User has every process be the specification's user, where that is not root: the specification is not the snapshot's, which had a user of its own.
 	User bool
 }
 
-// Error says what a container has that it was not granted. Its kind is PermissionDenied.
-type Error struct{ Differences []string }
+// most is how many differences an error names.
+var most = 8
 
-func (e *Error) Error() string {
-	const most = 8
-	shown := e.Differences[:min(most, len(e.Differences))]
-	text := "the container was ended before it ran, since it had what its specification does not grant: " + strings.Join(shown, "; ")
-	if more := len(e.Differences) - len(shown); more > 0 {
+// refused returns the error of a container that has what it was not granted. Its kind is PermissionDenied.
+func refused(differences []string) error {
+	text := strings.Join(differences[:min(most, len(differences))], "; ")
+	if more := len(differences) - most; more > 0 {
 		text += fmt.Sprintf("; and %d more", more)
 	}
-	return text
+	return failure.New(errdefs.ErrPermissionDenied, "do not trust this snapshot; cryo inspect tells more of it",
+		"the container was ended before it ran, since it had what its specification does not grant: %s", text)
 }
-
-// Hint says what to do.
-func (e *Error) Hint() string {
-	return "do not trust this snapshot; cryo inspect tells more of it"
-}
-
-// Is makes the error one of kind PermissionDenied.
-func (e *Error) Is(target error) bool { return target == errdefs.ErrPermissionDenied }
 
 // Check compares the container whose first process is init, as CRIU, which is in the container's cgroup, has restored it, with what it was granted. It lowers limits
-// and scores where only these are higher, and has symlinks followed in all mounts. The error is an [*Error] if there is a difference.
+// and scores where only these are higher, covers files that the specification hides, and has symlinks followed in all mounts. A difference is an error of kind PermissionDenied.
 func Check(init, criu int, c Container) error {
 	k := &check{Container: c, capabilities: granted(c.Spec), found: map[string]bool{}}
 	if k.Spec.Process == nil {
@@ -98,7 +93,7 @@ func Check(init, criu int, c Container) error {
 			defer closed()
 			views[namespace] = v
 		}
-		if err := k.files(pid, v); err != nil {
+		if err := errors.Join(k.files(pid, v), k.hidden(pid)); err != nil {
 			return err
 		}
 	}
@@ -107,8 +102,14 @@ func Check(init, criu int, c Container) error {
 			return err
 		}
 	}
+	if err := errors.Join(k.peers(pids), k.values(groupRoot), k.program(groupRoot)); err != nil {
+		return err
+	}
 	if len(k.differences) > 0 {
-		return &Error{Differences: k.differences}
+		return refused(k.differences)
+	}
+	if err := k.cover(); err != nil {
+		return err
 	}
 	for _, v := range views {
 		if err := k.follow(v); err != nil {
@@ -123,10 +124,11 @@ type check struct {
 	capabilities uint64
 	cgroups      map[string]string // the container's, by hierarchy
 	differences  []string
+	uncovered    []uncovered
 	found        map[string]bool
 }
 
-// differ notes what nobody has allowed.
+// differ notes what was not allowed.
 func (k *check) differ(grant, format string, a ...any) {
 	if slices.Contains(k.Allow, grant) || slices.Contains(k.Allow, All) {
 		return
@@ -180,4 +182,21 @@ func Tree(init int) (pids []int, err error) {
 		}
 	}
 	return pids, nil
+}
+
+// Comes reports whether a process comes from another one. Source: proc_pid_status(5).
+func Comes(pid, from int) bool {
+	for range 1000 { // more than any container has above another
+		s, err := status(fmt.Sprintf("/proc/%d", pid))
+		if err != nil {
+			return false
+		}
+		if pid, err = strconv.Atoi(s["PPid"]); err != nil || pid == 0 {
+			return false
+		}
+		if pid == from {
+			return true
+		}
+	}
+	return false
 }

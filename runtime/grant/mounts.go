@@ -13,6 +13,8 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/plain"
 )
 
 // place is a directory or file of a file system: the device that that has, and the path in it.
@@ -21,19 +23,16 @@ type place struct {
 	path   string
 }
 
-// holds tells whether the file or directory is this one or in it.
+// holds reports whether the file or directory is this one or in it.
 func (p place) holds(o place) bool {
 	return p.device == o.device && (o.path == p.path || strings.HasPrefix(o.path, strings.TrimSuffix(p.path, "/")+"/"))
 }
 
 func of(m *mountinfo.Info) place { return place{[2]int{m.Major, m.Minor}, m.Root} }
 
-// dangerous are the files of /proc that let a container's root reach the host.
-var dangerous = []string{"proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs", "proc/kcore", "proc/keys", "proc/timer_list"}
-
 // mounts compares what is mounted in a namespace.
 func (k *check) mounts(v view) error {
-	root, has := v.root, v.mounts
+	has := v.mounts
 	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("look at mounts: %w", err)
@@ -53,7 +52,7 @@ func (k *check) mounts(v view) error {
 		if m.FSType == "proc" && m.Root == "/" && !k.wants(m) {
 			procs++
 		}
-		if k.wants(m) || k.anew(m, host) || slices.ContainsFunc(sources, func(s place) bool { return s.holds(of(m)) }) || k.device(root, m) {
+		if k.wants(m) || k.anew(m, host) || slices.ContainsFunc(sources, func(s place) bool { return s.holds(of(m)) }) || k.device(v.root, m) {
 			continue
 		}
 		k.differ(Mounts, "a mount of %s (%s, %s) at %s", m.Source, m.FSType, m.Root, m.Mountpoint)
@@ -63,9 +62,14 @@ func (k *check) mounts(v view) error {
 		if top < 0 || m.Type == "cgroup" && has[top].FSType == "tmpfs" {
 			continue // on cgroup v1, where runc leaves the tmpfs around the hierarchies writable in a pod
 		}
-		if readonly(m.Options) && !isReadonly(has[top]) {
+		if plain.IsReadonly(m.Options) && !isReadonly(has[top]) {
 			k.differ(Mounts, "%s writable, which the specification has read-only", m.Destination)
 		}
+		k.flags(v.pid, m, has[top])
+	}
+	root := slices.IndexFunc(has, func(h *mountinfo.Info) bool { return h.Mountpoint == "/" })
+	if k.Spec.Root != nil && k.Spec.Root.Readonly && root >= 0 && !isReadonly(has[root]) {
+		k.differ(Mounts, "its root file system writable, which the specification has read-only")
 	}
 	if k.capabilities&sysAdmin != 0 {
 		return nil // it may mount and unmount these itself
@@ -73,7 +77,39 @@ func (k *check) mounts(v view) error {
 	if procs > 1 || procs == 1 && slices.ContainsFunc(k.Spec.Mounts, func(m specs.Mount) bool { return m.Type == "proc" }) {
 		k.differ(Privileges, "a further mount of proc")
 	}
-	return k.masks(root)
+	return k.masks(v)
+}
+
+// mountFlags are those by which a mount gives less, with what mount_setattr(2) calls them.
+var mountFlags = map[string]uint64{"nosuid": unix.MOUNT_ATTR_NOSUID, "nodev": unix.MOUNT_ATTR_NODEV, "noexec": unix.MOUNT_ATTR_NOEXEC}
+
+// flags notes which flags a mount lacks that the specification has. CRIU mounts with the flags of the snapshot's container, whose specification may have been another.
+func (k *check) flags(pid int, wanted specs.Mount, has *mountinfo.Info) {
+	if k.capabilities&sysAdmin != 0 {
+		return
+	}
+	u := uncovered{pid: pid, path: has.Mountpoint}
+	for flag, attribute := range mountFlags {
+		if lacks(wanted, flag) && !slices.Contains(strings.Split(has.Options, ","), flag) {
+			u.flags |= attribute
+		}
+	}
+	if u.flags != 0 {
+		k.uncovered = append(k.uncovered, u)
+	}
+}
+
+// lacks reports whether a mount of the specification takes away what a flag names: its last option about that does. runc leaves hierarchies of cgroup v1 as the host has them.
+func lacks(m specs.Mount, flag string) (yes bool) {
+	for _, o := range m.Options {
+		switch o {
+		case flag, "r" + flag:
+			yes = true
+		case strings.TrimPrefix(flag, "no"), "r" + strings.TrimPrefix(flag, "no"):
+			yes = false
+		}
+	}
+	return yes && m.Type != "cgroup"
 }
 
 // propagation refuses mounts that would show the container's mounts on the host, and slaves that are private in the specification. Other slaves are allowed, as runc makes them: they show
@@ -111,7 +147,7 @@ func readMounts(f *os.File) ([]*mountinfo.Info, error) {
 func (k *check) sources(host []*mountinfo.Info) (sources []place, err error) {
 	paths := []string{k.Rootfs}
 	for _, m := range k.Spec.Mounts {
-		if isBind(m) {
+		if plain.IsBind(m) {
 			paths = append(paths, m.Source)
 		}
 	}
@@ -140,15 +176,15 @@ func (k *check) sources(host []*mountinfo.Info) (sources []place, err error) {
 	return sources, nil
 }
 
-// wants tells whether the specification has a mount that is no bind mount. One of cgroups is several mounts, on cgroup v1: a tmpfs, and one for each hierarchy.
+// wants reports whether the specification has a mount that is no bind mount. One of cgroups is several mounts, on cgroup v1: a tmpfs, and one for each hierarchy.
 func (k *check) wants(m *mountinfo.Info) bool {
 	return slices.ContainsFunc(k.Spec.Mounts, func(s specs.Mount) bool {
 		at := path.Clean(s.Destination)
 		switch {
-		case isBind(s):
+		case plain.IsBind(s):
 			return false
 		case s.Type == "cgroup" && strings.HasPrefix(m.FSType, "cgroup"):
-			return m.Mountpoint == at || strings.HasPrefix(m.Mountpoint, at+"/") && (isReadonly(m) || !readonly(s.Options))
+			return m.Mountpoint == at || strings.HasPrefix(m.Mountpoint, at+"/") && (isReadonly(m) || !plain.IsReadonly(s.Options))
 		case s.Type == "cgroup" && m.FSType == "tmpfs":
 			return m.Mountpoint == at && isReadonly(m) // else it must be the container's own
 		}
@@ -156,7 +192,7 @@ func (k *check) wants(m *mountinfo.Info) bool {
 	})
 }
 
-// anew tells whether the kernel makes such a file system anew for a container, and this one was: the host does not have it, or it cannot be written to.
+// anew reports whether the kernel makes such a file system anew for a container, and this one was: the host does not have it, or it cannot be written to.
 func (k *check) anew(m *mountinfo.Info, host []*mountinfo.Info) bool {
 	kernel := m.FSType == "proc" || m.FSType == "sysfs" || strings.HasPrefix(m.FSType, "cgroup")
 	if kernel && k.capabilities&sysAdmin != 0 { // it may mount these itself
@@ -173,7 +209,7 @@ func (k *check) anew(m *mountinfo.Info, host []*mountinfo.Info) bool {
 	return false
 }
 
-// device tells whether a mount is of a device that the container may have: runc mounts the host's, and hides files by /dev/null.
+// device reports whether a mount is of a device that the container may have: runc mounts the host's, and hides files by /dev/null.
 func (k *check) device(root string, m *mountinfo.Info) bool {
 	fd, err := within(root, m.Mountpoint)
 	if err != nil {
@@ -187,54 +223,11 @@ func (k *check) device(root string, m *mountinfo.Info) bool {
 	return k.mayHave(st.Mode&unix.S_IFMT == unix.S_IFCHR, int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev)))
 }
 
-// ptsMajor is the number of terminals of devpts.
-const ptsMajor = 136
-
-// mayHave tells whether a container may have a device.
+// mayHave reports whether a container may have a device.
 func (k *check) mayHave(character bool, major, minor int64) bool {
-	if character && (major == 1 || major == 5 || major == ptsMajor) {
-		ordinary := []int64{3, 5, 7, 8, 9}
-		if major == 5 {
-			ordinary = []int64{0, 1, 2}
-		}
-		return major == ptsMajor || slices.Contains(ordinary, minor)
-	}
-	return slices.ContainsFunc(k.Spec.Linux.Devices, func(d specs.LinuxDevice) bool { return d.Major == major && d.Minor == minor })
-}
-
-// masks asks whether files of /proc can be reached that the specification hides or makes read-only.
-func (k *check) masks(root string) error {
-	for _, file := range dangerous {
-		hidden := slices.ContainsFunc(k.Spec.Linux.MaskedPaths, sameAs(file))
-		if !hidden && !slices.ContainsFunc(k.Spec.Linux.ReadonlyPaths, sameAs(file)) {
-			continue
-		}
-		st, err := fileSystem(root, file)
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("look at /%s of a restored process: %w", file, err)
-		}
-		if st.Type == unix.PROC_SUPER_MAGIC && (hidden || st.Flags&unix.ST_RDONLY == 0) {
-			k.differ(Privileges, "/%s as the kernel has it, which the specification covers", file)
-		}
-	}
-	return nil
-}
-
-func fileSystem(root, file string) (st unix.Statfs_t, err error) {
-	fd, err := within(root, file)
-	if err != nil {
-		return st, err
-	}
-	defer unix.Close(fd)
-	err = unix.Fstatfs(fd, &st)
-	return st, err
-}
-
-func sameAs(file string) func(string) bool {
-	return func(p string) bool { return path.Clean(p) == "/"+file }
+	n := plain.Number{Major: major, Minor: minor}
+	return character && major == plain.Terminals || plain.IsDevice(character, n) ||
+		slices.ContainsFunc(k.Spec.Linux.Devices, func(d specs.LinuxDevice) bool { return plain.Is(d, character, n) })
 }
 
 // within opens a path as the process with this root sees it.
@@ -251,26 +244,9 @@ func isReadonly(m *mountinfo.Info) bool {
 	return slices.Contains(strings.Split(m.Options, ","), "ro") || slices.Contains(strings.Split(m.VFSOptions, ","), "ro")
 }
 
-// readonly tells whether runc mounts read-only with such options. Source: runc, libcontainer/specconv, parseMountOptions.
-func readonly(options []string) (yes bool) {
-	for _, o := range options {
-		switch o {
-		case "ro", "rro":
-			yes = true
-		case "rw", "rrw":
-			yes = false
-		}
-	}
-	return yes
-}
-
-// IsPrivate tells whether runc takes a mount with such options out of the propagation of its source. Source: runc, libcontainer/specconv, initMaps; mount(2).
+// IsPrivate reports whether runc takes a mount with such options out of the propagation of its source. Source: runc, libcontainer/specconv, initMaps; mount(2).
 func IsPrivate(options []string) bool {
 	return slices.ContainsFunc(options, func(o string) bool {
 		return slices.Contains([]string{"private", "rprivate", "unbindable", "runbindable"}, o)
 	})
-}
-
-func isBind(m specs.Mount) bool {
-	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
 }

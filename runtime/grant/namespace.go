@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -36,6 +38,11 @@ func (k *check) namespaces(pid int) (mounts string, err error) {
 			mounts = has
 		}
 		own, shared := k.wanted(n.kind, n.name)
+		if n.kind == specs.UserNamespace && own && !shared && has != host {
+			if err := k.mappings(pid); err != nil {
+				return "", err
+			}
+		}
 		switch {
 		case own && has == host && !shared:
 			k.differ(Namespaces, "a process in the host's %s namespace", n.kind)
@@ -46,7 +53,27 @@ func (k *check) namespaces(pid int) (mounts string, err error) {
 	return mounts, nil
 }
 
-// wanted tells whether the specification has a namespace of a kind, which has a name of the kernel's, and whether that is the host's, by its path.
+// mappings compares which users and groups of this host those of a process's user namespace are, if the specification maps them. Source: user_namespaces(7).
+func (k *check) mappings(pid int) error {
+	for file, wanted := range map[string][]specs.LinuxIDMapping{"uid_map": k.Spec.Linux.UIDMappings, "gid_map": k.Spec.Linux.GIDMappings} {
+		if len(wanted) == 0 {
+			continue // it joins one that was granted, by its path
+		}
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+		if err != nil {
+			return fmt.Errorf("look at the users of a restored process: %w", err)
+		}
+		for line := range strings.Lines(string(data)) {
+			var has specs.LinuxIDMapping
+			if _, err := fmt.Sscan(line, &has.ContainerID, &has.HostID, &has.Size); err != nil || !slices.Contains(wanted, has) {
+				k.differ(Namespaces, "users or groups of the host's that the specification does not map (%s: %s)", file, strings.Join(strings.Fields(line), " "))
+			}
+		}
+	}
+	return nil
+}
+
+// wanted reports whether the specification has a namespace of a kind, which has a name of the kernel's, and whether that is the host's, by its path.
 func (k *check) wanted(kind specs.LinuxNamespaceType, name string) (own, shared bool) {
 	for _, n := range k.Spec.Linux.Namespaces {
 		if n.Type != kind {

@@ -3,6 +3,7 @@ package grant
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
@@ -48,7 +49,7 @@ func (k *check) process(pid int) (living bool, err error) {
 	if !living {
 		return false, nil
 	}
-	return true, errors.Join(k.score(dir), k.limits(pid), k.label(dir))
+	return true, errors.Join(k.score(dir), k.limits(pid), k.label(dir), k.login(dir))
 }
 
 // status reads what the kernel says of a thread. Source: proc_pid_status(5).
@@ -130,7 +131,7 @@ func (k *check) groups() []string {
 	return all
 }
 
-// onHost gives the host's id of a container's.
+// onHost returns the host's id of a container's.
 func onHost(id uint32, mappings []specs.LinuxIDMapping) string {
 	for _, m := range mappings {
 		if id >= m.ContainerID && id-m.ContainerID < m.Size {
@@ -245,6 +246,26 @@ func (k *check) score(dir string) error {
 	}
 	if err := os.WriteFile(file, []byte(strconv.Itoa(lowest)), 0); err != nil {
 		k.differ(Privileges, "a process with the OOM score %d (%v)", has, err)
+	}
+	return nil
+}
+
+// login compares under which login id the audit of the kernel's knows a process: none, or this process's. Source: proc_pid_loginuid(5).
+func (k *check) login(dir string) error {
+	const none = "4294967295"
+	ids := map[string]string{}
+	for _, of := range []string{dir, "/proc/self"} {
+		data, err := os.ReadFile(filepath.Join(of, "loginuid"))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // the kernel has no audit
+		}
+		if err != nil {
+			return fmt.Errorf("look at the login id of a restored process: %w", err)
+		}
+		ids[of] = strings.TrimSpace(string(data))
+	}
+	if has := ids[dir]; has != none && has != ids["/proc/self"] {
+		k.differ(Privileges, "a process with the login id %s", has)
 	}
 	return nil
 }

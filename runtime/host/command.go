@@ -12,7 +12,7 @@ import (
 )
 
 // Command prepares a program that looks at the host. When ctx ends, all that it has started ends with it: some of what
-// criu check tries are children that stand still until they are told to go on, and nobody is left to tell them.
+// criu check tries are children that stand still until they are told to go on, and no process is left to tell them.
 func Command(ctx context.Context, path string, args ...string) *exec.Cmd {
 	log.G(ctx).WithFields(log.Fields{"program": path, "args": args}).Debug("start a process")
 	cmd := exec.CommandContext(ctx, path, args...)
@@ -24,6 +24,6 @@ func Command(ctx context.Context, path string, args ...string) *exec.Cmd {
 		}
 		return err
 	}
-	cmd.WaitDelay = time.Second // whoever has left the group may hold its output
+	cmd.WaitDelay = time.Second // a process that has left the group may hold its output
 	return cmd
 }

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// CPU gives the processor's features and the size of its register state as [Facts] has them. root is of /proc.
+// CPU returns the processor's features and the size of its register state as [Facts] has them. root is of /proc.
 func CPU(root string) (features []string, xsave uint32, err error) {
 	_, features, err = cpu(root)
 	return features, xsaveSize(), err
@@ -59,7 +59,7 @@ func cpu(root string) (model string, flags []string, err error) {
 	return model, flags, nil
 }
 
-// common gives what is in both, sorted; b alone if it is the first.
+// common returns what is in both, sorted; b alone if it is the first.
 func common(a, b []string, first bool) []string {
 	b = slices.Compact(slices.Sorted(slices.Values(b)))
 	if first {

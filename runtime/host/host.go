@@ -47,7 +47,7 @@ func (o Options) root() string {
 	return o.Root
 }
 
-// Collect gives the facts of the host, and what runc says of itself. Programs that are missing leave their fields empty; an error
+// Collect returns the facts of the host, and what runc says of itself. Programs that are missing leave their fields empty; an error
 // means that /proc cannot be read or that ctx ended. Programs run side by side: they take most of the time.
 func Collect(ctx context.Context, o Options) (Facts, Runc, error) {
 	root := o.root()
@@ -107,7 +107,7 @@ func lsm(root string) string {
 	return ""
 }
 
-// AvailableMemory is what the kernel can give without swapping or ending anybody, in bytes. root is of /proc. Source: proc_meminfo(5).
+// AvailableMemory is what the kernel can give without swapping or ending any process, in bytes. root is of /proc. Source: proc_meminfo(5).
 func AvailableMemory(root string) (int64, error) {
 	proc, err := procfs.NewFS(filepath.Join(root, "proc"))
 	if err != nil {

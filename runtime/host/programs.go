@@ -27,7 +27,7 @@ type Runc struct {
 	Seccomp bool // built with seccomp
 }
 
-// CRIUVersion gives the version of the criu program at path; empty means criu in PATH. The error says why there is none.
+// CRIUVersion returns the version of the criu program at path; empty means criu in PATH. The error says why there is none.
 func CRIUVersion(ctx context.Context, path string) (string, error) {
 	if path == "" {
 		path = "criu"
@@ -67,7 +67,7 @@ func RuncVersion(ctx context.Context, path string) (Runc, error) {
 // featureName is what CRIU's names of features look like; others never reach its command line.
 var featureName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9_-]{0,40}$`) })
 
-// Features gives those of names that the host has, as criu check --feature tells. The program is that at path; empty means criu in PATH.
+// Features returns those of names that the host has, as criu check --feature tells. The program is that at path; empty means criu in PATH.
 func Features(ctx context.Context, criu string, names []string) []string {
 	if criu == "" {
 		criu = "criu"
@@ -114,7 +114,7 @@ func Check(ctx context.Context, path string, args ...string) (string, error) {
 	return text[strings.LastIndexByte(text, '\n')+1:], err
 }
 
-// attempts are how often a program is run that somebody kills, which says nothing of the host.
+// attempts are how often a program is run that is killed, which says nothing of the host.
 const attempts = 3
 
 // output runs a program and gives what it printed on standard output.

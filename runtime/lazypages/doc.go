@@ -5,7 +5,7 @@
 // (negative: it is a zombie and has no memory), and then, with a byte of no meaning, a userfaultfd; when the tasks run, the int32
 // 0x52535446 (criu/uffd.c). [Receive] is the other end of that.
 //
-// [Filler] then fills each process from a [Source]: pages that somebody waits for first, then those behind them, then the rest,
+// [Filler] then fills each process from a [Source]: pages that a process waits for first, then those behind them, then the rest,
 // by as many workers as there are cores. The kernel reports, in order, what the processes do to their memory meanwhile (munmap,
 // mremap, madvise, fork); each such call waits until its report was read. Sources: userfaultfd(2), ioctl_userfaultfd(2), and in
 // the kernel's source Documentation/admin-guide/mm/userfaultfd.rst, "Non-cooperative userfaultfd".

@@ -17,16 +17,16 @@ import (
 type Filler struct {
 	Source   Source
 	PageSize uint64
-	// Workers is how many fill at a time what nobody waits for. 0: as many as there are cores, up to 16.
+	// Workers is how many fill at a time what no process waits for. 0: as many as there are cores, up to 16.
 	Workers int
-	// Rate bounds how many bytes a second are filled that nobody waits for. 0: nothing does.
+	// Rate bounds how many bytes a second are filled that no process waits for. 0: nothing does.
 	Rate int64
-	// Next gives the first piece from one on that can be read without waiting, or -1. What nobody waits for is filled when it can; Arrived
+	// Next gives the first piece from one on that can be read without waiting, or -1. What no process waits for is filled when it can; Arrived
 	// says that there may be more. nil: all can. It must be quick.
 	Next func(pid, from int) int
-	// Urgent is how many workers do nothing but what somebody waits for. 0: one.
+	// Urgent is how many workers do nothing but what a process waits for. 0: one.
 	Urgent int
-	// Calm is for how long nobody may have waited for a page, after all tasks run, before the rest is begun: until then it would take
+	// Calm is for how long no process may have waited for a page, after all tasks run, before the rest is begun: until then it would take
 	// cores from what makes them answer. After CalmLimit it is begun in any case. 0: at once.
 	Calm time.Duration
 	// Hold has another process hold the userfaultfd of a child that was forked, and gives its number.
@@ -45,7 +45,7 @@ type Filler struct {
 	restored bool           // all tasks were added, and run; guarded by mu
 	calm     bool           // the rest has begun; guarded by mu
 	arrived  int            // how often Arrived was called; guarded by mu
-	heard    time.Time      // when somebody was found waiting last; guarded by mu
+	heard    time.Time      // when a process was found waiting last; guarded by mu
 	ended    chan struct{}  // closed when there is nothing to do any more
 	end      sync.Once      // closes ended
 
@@ -60,16 +60,16 @@ type Filler struct {
 // maxWorkers bounds memory: each worker has some MiB.
 const maxWorkers = 16
 
-// CalmLimit is the longest for which the rest waits for what somebody waits for.
+// CalmLimit is the longest for which the rest waits for what a process waits for.
 const CalmLimit = 500 * time.Millisecond
 
-// fault is a page that somebody waits for.
+// fault is a page that a process waits for.
 type fault struct {
 	space *space
 	addr  uint64
 }
 
-// NewFiller gives a filler of pages of the host's size.
+// NewFiller returns a filler of pages of the host's size.
 func NewFiller(source Source) *Filler {
 	f := &Filler{Source: source, PageSize: uint64(os.Getpagesize()), byID: make(map[int]*space), ended: make(chan struct{})}
 	f.change = sync.NewCond(&f.mu)
@@ -120,7 +120,7 @@ func (f *Filler) watch(s *space) error {
 	return nil
 }
 
-// Restored says that all tasks were added and run. Before that, only what somebody waits for is filled, since the restorer
+// Restored says that all tasks were added and run. Before that, only what a process waits for is filled, since the restorer
 // still arranges the memory.
 func (f *Filler) Restored() {
 	f.mu.Lock()
@@ -201,7 +201,7 @@ func (f *Filler) Run(ctx context.Context) error {
 	for range workers {
 		g.Go(func() error { return f.work(ctx, true) })
 	}
-	// More have nothing to do with the rest: who waits for a page shall not wait for a worker too.
+	// More have nothing to do with the rest: a process that waits for a page shall not wait for a worker too.
 	for range max(f.Urgent, 1) {
 		g.Go(func() error { return f.work(ctx, false) })
 	}

@@ -23,7 +23,7 @@ type huge struct {
 	blocks  []Extent
 }
 
-// newHuge gives what of a process is to be in huge pages: what it had advised, and was all there. nil: nothing.
+// newHuge returns what of a process is to be in huge pages: what it had advised, and was all there. nil: nothing.
 func newHuge(pid int, l *Layout) *huge {
 	blocks := l.huge()
 	if len(blocks) == 0 || pid <= 0 {
@@ -36,7 +36,7 @@ func newHuge(pid int, l *Layout) *huge {
 	return &huge{process, blocks}
 }
 
-// huge gives ranges of whole huge pages that have been advised and have all their pages.
+// huge returns ranges of whole huge pages that have been advised and have all their pages.
 func (l *Layout) huge() (blocks []Extent) {
 	var full Extent // pieces that follow each other without a gap
 	end := func() {
@@ -67,7 +67,7 @@ func (l *Layout) huge() (blocks []Extent) {
 	return blocks
 }
 
-// advised says whether a huge page at addr is all in one region that is to have such.
+// advised reports whether a huge page at addr is all in one region that is to have such.
 func (l *Layout) advised(addr uint64) bool {
 	for _, r := range l.Regions {
 		if r.Huge && r.Start <= addr && addr+hugePage <= r.End {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listenTime is how often it is looked for processes that have ended, which nobody tells.
+// listenTime is how often it is looked for processes that have ended, which the kernel does not tell.
 const listenTime = 200 * time.Millisecond
 
 // listen hears what the kernel has to say about all processes.
@@ -55,7 +55,7 @@ func (f *Filler) listen(ctx context.Context) error {
 	}
 }
 
-// complete says whether nothing is missing anywhere.
+// complete reports whether nothing is missing anywhere.
 func (f *Filler) complete() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 
 // The process that is filled in these tests is this test program once more: it registers memory as CRIU's restorer does.
 const (
-	slots     = 12
+	slots     = 8
 	childSeed = "LAZYPAGES_TEST_SEED"
 	childHuge = "LAZYPAGES_TEST_HUGE"
 )
@@ -128,6 +128,10 @@ func beginAs(t *testing.T, env string, source Source) (f *Filler, cmd *exec.Cmd,
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Receive does so, too. The process may send before.
+	if err := unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_PASSCRED, 1); err != nil {
+		t.Fatal(err)
+	}
 	ours, theirs := os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
 	defer ours.Close()
 	defer theirs.Close()
@@ -187,20 +191,23 @@ func beginAs(t *testing.T, env string, source Source) (f *Filler, cmd *exec.Cmd,
 // TestTwin fills processes that change their memory meanwhile in all ways, and are compared with their twins.
 func TestTwin(t *testing.T) {
 	for seed := range uint64(6) {
-		source := newFakeSource(seed)
-		source.delay = time.Duration(seed%3) * 200 * time.Microsecond
-		f, cmd := begin(t, seed, source)
-		if seed%2 == 0 {
-			f.Restored()
-		} else {
-			time.AfterFunc(20*time.Millisecond, f.Restored)
-		}
-		if err := f.Run(t.Context()); err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
-		if err := cmd.Wait(); err != nil {
-			t.Fatalf("seed %d: the process: %v: %s", seed, err, twintest.Explain(cmd.ProcessState.ExitCode()))
-		}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			source := newFakeSource(seed)
+			source.delay = time.Duration(seed%3) * 200 * time.Microsecond
+			f, cmd := begin(t, seed, source)
+			if seed%2 == 0 {
+				f.Restored()
+			} else {
+				time.AfterFunc(20*time.Millisecond, f.Restored)
+			}
+			if err := f.Run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Fatalf("the process: %v: %s", err, twintest.Explain(cmd.ProcessState.ExitCode()))
+			}
+		})
 	}
 }
 

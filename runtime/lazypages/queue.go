@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// next waits for something to do: what somebody waits for, or a piece of the rest. There is nothing any more if s is nil.
+// next waits for something to do: what a process waits for, or a piece of the rest. There is nothing any more if s is nil.
 func (f *Filler) next(rest bool) (s *space, addr uint64, piece int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -32,7 +32,7 @@ func (f *Filler) next(rest bool) (s *space, addr uint64, piece int) {
 	return nil, 0, 0
 }
 
-// pick gives a piece that nobody has begun with and that is there, and begins with it; -1: there is none. The filler's mu is held.
+// pick returns a piece that no worker has begun with and that is there, and begins with it; -1: there is none. The filler's mu is held.
 func (s *space) pick(next func(pid, from int) int) int {
 	i := s.seek(s.cursor, len(s.states), next)
 	if i < 0 {

@@ -72,7 +72,7 @@ func Receive(conn *net.UnixConn, take func(Task) error) error {
 	return misunderstood("too many tasks")
 }
 
-// readFull fills b and gives the descriptors that came with it, and the pid of who sent them. After an error there are none.
+// readFull fills b and gives the descriptors that came with it, and the pid of their sender. After an error there are none.
 func readFull(conn *net.UnixConn, b []byte) (fds []int, sender int, err error) {
 	for len(b) > 0 {
 		oob := make([]byte, unix.CmsgSpace(4*4)+unix.CmsgSpace(unix.SizeofUcred))

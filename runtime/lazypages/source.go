@@ -8,15 +8,15 @@ import (
 
 // Source is the memory that was dumped. Its methods may be called by several goroutines at once.
 type Source interface {
-	// Layout says what there is of a process, by its pid in the images.
+	// Layout returns what there is of a process, by its pid in the images.
 	Layout(pid int) (Layout, error)
-	// Reader gives what one worker reads with.
+	// Reader returns what one worker reads with.
 	Reader() (Reader, error)
 }
 
 // Reader reads memory, for one goroutine.
 type Reader interface {
-	// Read gives the bytes of a piece, one extent after the other; they are valid until the next call. It may wait, as long as
+	// Read returns the bytes of a piece, one extent after the other; they are valid until the next call. It may wait, as long as
 	// ctx allows. What it gives is put into the process: it must have been verified.
 	Read(ctx context.Context, pid, piece int) ([]byte, error)
 	Close()
@@ -43,7 +43,7 @@ type Region struct {
 	Huge bool
 }
 
-// find gives the piece that has addr.
+// find returns the piece that has addr.
 func (l *Layout) find(addr uint64) (int, bool) {
 	behind := sort.Search(len(l.Pieces), func(i int) bool { return l.Pieces[i][0].Addr > addr }) // the first piece that begins behind addr
 	if behind == 0 {

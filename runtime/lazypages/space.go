@@ -27,7 +27,7 @@ type space struct {
 	left    int              // pieces that are not done
 	cursor  int              // where the rest goes on
 	without int              // what the filler's arrived was when no piece was idle and there; -1: it was not looked
-	waiting map[int][]uint64 // addresses that somebody waits for while their piece is being filled
+	waiting map[int][]uint64 // addresses that a process waits for while their piece is being filled
 }
 
 // States of a piece.
@@ -99,7 +99,7 @@ func (s *space) hear(e event, heard func(addr uint64), forked func(uffd int) err
 		return forked(e.child)
 	case eventRemap:
 		s.views = s.views.move(e.addr, e.end, e.to)
-		wake(s.uffd, e.addr, e.end) // who waits there shall look again
+		wake(s.uffd, e.addr, e.end) // a process that waits there shall look again
 	case eventRemove, eventUnmap:
 		s.views, _ = s.views.cut(e.addr, e.end)
 		wake(s.uffd, e.addr, e.end)
@@ -107,7 +107,7 @@ func (s *space) hear(e event, heard func(addr uint64), forked func(uffd int) err
 	return nil
 }
 
-// shows says whether anything of a piece is still in the process. s.mem is held for reading.
+// shows reports whether anything of a piece is still in the process. s.mem is held for reading.
 func (s *space) shows(p Piece) bool {
 	for _, e := range p {
 		for addr := e.Addr; addr < e.Addr+e.Length; {
@@ -121,7 +121,7 @@ func (s *space) shows(p Piece) bool {
 	return false
 }
 
-// gone says whether the process has ended, or has another program now.
+// gone reports whether the process has ended, or has another program now.
 func (s *space) gone(pageSize uint64) bool {
 	s.mem.RLock()
 	defer s.mem.RUnlock()

@@ -56,7 +56,7 @@ func ioctl(fd int, request uintptr, arg unsafe.Pointer) unix.Errno {
 	}
 }
 
-// copyTo puts data at addr, which must be one mapping, and wakes who waits for it. It gives how many bytes were put there; the
+// copyTo puts data at addr, which must be one mapping, and wakes the process that waits for it. It gives how many bytes were put there; the
 // error is about what comes behind those.
 func copyTo(fd int, addr uint64, data []byte) (int, unix.Errno) {
 	r := struct{ dst, src, length, mode, copied uint64 }{dst: addr, src: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(data)))), length: uint64(len(data))}
@@ -71,7 +71,7 @@ func copyTo(fd int, addr uint64, data []byte) (int, unix.Errno) {
 	return 0, errno
 }
 
-// zero makes a page of zeros at addr and wakes who waits for it.
+// zero makes a page of zeros at addr and wakes the process that waits for it.
 func zero(fd int, addr, pageSize uint64) unix.Errno {
 	r := struct {
 		start, length, mode uint64
@@ -80,13 +80,13 @@ func zero(fd int, addr, pageSize uint64) unix.Errno {
 	return ioctl(fd, ioctlZeroPage, unsafe.Pointer(&r))
 }
 
-// wake has everybody look again who waits for pages from start to end.
+// wake has every process look again that waits for pages from start to end.
 func wake(fd int, start, end uint64) {
 	r := struct{ start, length uint64 }{start, end - start}
 	_ = ioctl(fd, ioctlWake, unsafe.Pointer(&r)) // it fails for what no process can have
 }
 
-// gone says whether the process has ended, or has another program now. It asks for something that changes nothing: there is
+// gone reports whether the process has ended, or has another program now. It asks for something that changes nothing: there is
 // memory neither to be protected nor to be unprotected where no process may have any.
 func gone(fd int, pageSize uint64) bool {
 	r := struct{ start, length, mode uint64 }{start: lowest, length: pageSize}

@@ -21,7 +21,7 @@ func everything() views { return views{{start: 0, end: maxAddress, now: 0}} }
 // maxAddress is above every address of a process.
 const maxAddress = 1 << 57
 
-// at says where addr was when it was dumped.
+// at returns where addr was when it was dumped.
 func (v views) at(addr uint64) (uint64, bool) {
 	for _, w := range v {
 		if addr >= w.now && addr-w.now < w.end-w.start {
@@ -31,7 +31,7 @@ func (v views) at(addr uint64) (uint64, bool) {
 	return 0, false
 }
 
-// find says where the memory is now that was at addr, and how much of it follows there in one piece. For memory that is gone,
+// find returns where the memory is now that was at addr, and how much of it follows there in one piece. For memory that is gone,
 // ok is false, and length is that of what is gone in one piece.
 func (v views) find(addr uint64) (now, length uint64, ok bool) {
 	i, found := slices.BinarySearchFunc(v, addr, func(w view, addr uint64) int { return cmp.Compare(w.start, addr) })

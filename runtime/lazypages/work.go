@@ -51,7 +51,7 @@ func (f *Filler) work(ctx context.Context, rest bool) error {
 	}
 }
 
-// answer does what it can at once for who waits for a page. Otherwise it gives the piece with the page, begun with, and the
+// answer does what it can at once for a process that waits for a page. Otherwise it gives the piece with the page, begun with, and the
 // page's address as it was when it was dumped.
 func (f *Filler) answer(ctx context.Context, s *space, addr *uint64) (piece int, err error) {
 	for {
@@ -102,7 +102,7 @@ func (f *Filler) tryAnswer(s *space, addr *uint64) (piece int, errno unix.Errno)
 	}
 	switch errno := zero(s.uffd, page, f.PageSize); errno {
 	case 0:
-	case unix.EEXIST, unix.ENOENT: // it has come meanwhile, or is no memory any more: who waits shall look again
+	case unix.EEXIST, unix.ENOENT: // it has come meanwhile, or is no memory any more: the process that waits shall look again
 		wake(s.uffd, page, page+f.PageSize)
 	default:
 		return -1, errno
@@ -110,7 +110,7 @@ func (f *Filler) tryAnswer(s *space, addr *uint64) (piece int, errno unix.Errno)
 	return -1, 0
 }
 
-// load reads a piece and fills it in, and tells how many bytes that were. first is an address that somebody waits for, or 0.
+// load reads a piece and fills it in, and tells how many bytes that were. first is an address that a process waits for, or 0.
 func (f *Filler) load(ctx context.Context, r Reader, s *space, piece int, first uint64) (int, error) {
 	p := s.layout.Pieces[piece]
 	s.mem.RLock()
@@ -133,7 +133,7 @@ func (f *Filler) load(ctx context.Context, r Reader, s *space, piece int, first 
 	return len(data), f.fill(ctx, s, p, data, first)
 }
 
-// finish notes that a piece is there. Who waited for it is answered again: it may have waited for a page that is not in it any more.
+// finish notes that a piece is there. A process that waited for it is answered again: it may have waited for a page that is not in it any more.
 func (f *Filler) finish(s *space, piece int) error {
 	f.mu.Lock()
 	s.states[piece] = done

@@ -50,7 +50,7 @@ func (n *Network) removeChains(ctx context.Context) error {
 	return nil
 }
 
-// unlock gives what iptables-restore must read to remove CRIU's chain from the rules of the table filter; empty if there is none.
+// unlock returns what iptables-restore must read to remove CRIU's chain from the rules of the table filter; empty if there is none.
 func unlock(rules string) string {
 	var script strings.Builder
 	has := false

@@ -39,10 +39,10 @@ func Open(pid int) (*Network, error) {
 	return &Network{file: file, shared: os.SameFile(own, its)}, nil
 }
 
-// Shared tells whether this process has the same network, as it has with a container that has the host's.
+// Shared reports whether this process has the same network, as it has with a container that has the host's.
 func (n *Network) Shared() bool { return n.shared }
 
-// Has tells whether a process is in the network.
+// Has reports whether a process is in the network.
 func (n *Network) Has(pid int) bool {
 	own, errOwn := n.file.Stat()
 	its, errIts := os.Stat(fmt.Sprintf("/proc/%d/ns/net", pid))

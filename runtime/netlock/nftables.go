@@ -46,7 +46,7 @@ func (n *Network) removeTables(run string) error {
 	return errors.New("delete CRIU's tables of nftables: they are still there")
 }
 
-// absent tells whether an error says that the kernel has no nftables.
+// absent reports whether an error says that the kernel has no nftables.
 func absent(err error) bool {
 	return errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT)
 }

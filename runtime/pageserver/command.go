@@ -21,7 +21,7 @@ const (
 	flagParent  = 1 << 0
 	flagLazy    = 1 << 1
 	flagPresent = 1 << 2
-	flagsKnown  = flagParent | flagLazy | flagPresent
+	flagsKnown  = flagLazy | flagPresent
 )
 
 // Lengths of a command: CRIU 4.2 made the number of pages a 64-bit one.
@@ -70,7 +70,7 @@ func (c *commands) next() (command, error) {
 	return m, err
 }
 
-// peek gives the next bytes, which it does not pass over.
+// peek returns the next bytes, which it does not pass over.
 func (c *commands) peek(length int) ([]byte, error) {
 	b, err := c.r.Peek(length)
 	if len(b) > 0 && errors.Is(err, io.EOF) {

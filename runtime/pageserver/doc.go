@@ -4,9 +4,9 @@
 // CRIU sends commands, structures of the machine's byte order (criu/page-xfer.c, struct page_server_iov), and waits for answers
 // to some:
 //
-//	OPEN2   a pagemap begins; answered by a byte, whether a parent snapshot, the round before of a pre-dump, has it
+//	OPEN2   a pagemap begins; answered by a byte, whether a parent snapshot has it: none does
 //	ADD_F   pages at an address, with the flags of a pagemap entry; the bytes of the pages follow if the flags say so
-//	PARENT  asks whether a parent snapshot has a pagemap; answered by an int32
+//	PARENT  asks whether a parent snapshot has a pagemap; answered by an int32, 0
 //	CLOSE   all has been sent; answered by an int32, 0 if it was taken. FORCE_CLOSE on a socket that CRIU has inherited
 //
 // CRIU dumps one process after the other and ascends within each. It waits for the last answer before it lets the processes go:

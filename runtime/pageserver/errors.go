@@ -1,17 +1,14 @@
 package pageserver
 
-import "fmt"
+import (
+	"fmt"
 
-// ProtocolError says that what CRIU sends is not understood. A dump to files does not need it to be.
-type ProtocolError struct{ Reason string }
+	"github.com/containerd/errdefs"
 
-func (e *ProtocolError) Error() string { return "receive memory from CRIU: " + e.Reason }
+	"github.com/cryo-project/cryo/image/spec/failure"
+)
 
-// Hint says what to do.
-func (e *ProtocolError) Hint() string {
-	return "this version of CRIU is not known; use one of those that cryo doctor accepts"
-}
-
+// misunderstood returns the error of a CRIU that has sent what this package does not know. Its kind is NotImplemented.
 func misunderstood(format string, args ...any) error {
-	return &ProtocolError{Reason: fmt.Sprintf(format, args...)}
+	return failure.New(errdefs.ErrNotImplemented, "this version of CRIU is not known; use one of those that cryo doctor accepts", "receive memory from CRIU: %s", fmt.Sprintf(format, args...))
 }

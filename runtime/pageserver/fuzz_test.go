@@ -12,23 +12,15 @@ type boundedSink struct {
 	end uint64
 }
 
-func (s *boundedSink) Begin(string, uint32) error {
+func (s *boundedSink) Begin(uint32) error {
 	s.end = 0
 	return nil
 }
 
-func (s *boundedSink) Pages(addr, count uint64, _ bool, r io.Reader) error {
+func (s *boundedSink) Pages(addr, count uint64, r io.Reader) error {
 	s.ascend(addr, count)
 	_, err := io.CopyN(io.Discard, r, int64(count*page))
 	return err
-}
-
-// Has says so of every second process.
-func (s *boundedSink) Has(pagemap string) bool { return len(pagemap)%2 > 0 }
-
-func (s *boundedSink) Unchanged(addr, count uint64) error {
-	s.ascend(addr, count)
-	return nil
 }
 
 func (s *boundedSink) ascend(addr, count uint64) {
@@ -44,8 +36,6 @@ func (s *boundedSink) End() error { return nil }
 func FuzzServe(f *testing.F) {
 	f.Add(sent(wide, dump...))
 	f.Add(sent(narrow, dump...))
-	f.Add(sent(wide, later...))
-	f.Add(sent(narrow, later...))
 	f.Add(sent(wide, command{code: commandClose}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		conn := &peer{Reader: bytes.NewReader(data)}

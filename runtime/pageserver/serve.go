@@ -10,22 +10,12 @@ import (
 
 // Sink takes pages. Its methods are called by one goroutine.
 type Sink interface {
-	// Begin begins the pagemap image of this name, whose pages CRIU would have put into the pages file with this number.
-	Begin(pagemap string, file uint32) error
-	// Pages takes count pages from addr on, which it reads from r completely. Addresses ascend. lazy says that the process can be
-	// restored before it has them.
-	Pages(addr, count uint64, lazy bool, r io.Reader) error
-	// End says that all pages were sent.
+	// Begin begins a pagemap, whose pages CRIU would have put into the pages file with this number.
+	Begin(file uint32) error
+	// Pages takes count pages from addr on, which it reads from r completely. Addresses ascend.
+	Pages(addr, count uint64, r io.Reader) error
+	// End tells the sink that all pages were sent.
 	End() error
-}
-
-// Rounds is a [Sink] that has what earlier rounds of a pre-dump have brought: CRIU leaves out what has not been written to since.
-type Rounds interface {
-	Sink
-	// Has tells whether the round before has brought this pagemap.
-	Has(pagemap string) bool
-	// Unchanged takes note of count pages from addr on that are what they were in the round before. They ascend, together with Pages.
-	Unchanged(addr, count uint64) error
 }
 
 // Limits of what is believed.
@@ -34,17 +24,15 @@ const (
 	maxPagemaps = 1 << 23
 )
 
-// Serve takes what one CRIU sends over conn until it says that this was all: pagemap images go to dir, unless that is empty, pages to
-// sink. A pagemap image of a sink that is [Rounds] says which pages are in the round before. first, unless
-// nil, is called when the first command has come. A CRIU that sends nothing gives io.EOF, one that does not end properly
-// io.ErrUnexpectedEOF, one that is not understood a [*ProtocolError]; errors of the sink are passed on. After an error CRIU must
-// be hung up on: its dump fails then.
+// Serve takes what one CRIU sends over conn until it says that this was all: pagemap images go to dir, pages to sink. first, unless nil, is
+// called when the first command has come. Of a CRIU that sends nothing the error is io.EOF, of one that does not end properly
+// io.ErrUnexpectedEOF, of one that sends something unknown an error of kind NotImplemented; errors of the sink are passed on. After an error the
+// caller closes conn: CRIU's dump fails then.
 func Serve(conn io.ReadWriter, dir string, pageSize int64, sink Sink, first func()) error {
 	s := &server{
 		in:  commands{r: bufio.NewReaderSize(conn, 32<<10)},
 		out: conn, dir: dir, pageSize: uint64(pageSize), sink: sink, seen: make(map[uint64]struct{}),
 	}
-	s.rounds, _ = sink.(Rounds)
 	err := s.serve(first)
 	if s.current != nil {
 		err = errors.Join(err, s.current.close())
@@ -58,13 +46,10 @@ type server struct {
 	dir      string
 	pageSize uint64
 	sink     Sink
-	rounds   Rounds // the same; nil: there are none
 
 	seen    map[uint64]struct{} // targets that were begun
 	target  uint64
-	current *pagemap // of target; nil: none is written
-	begun   bool     // target was
-	parent  bool     // the round before has target
+	current *pagemap // of target
 	end     uint64   // address behind the last entry
 }
 
@@ -84,7 +69,7 @@ func (s *server) serve(first func()) error {
 		case commandOpen:
 			err = s.open(c.target)
 		case commandParent:
-			err = s.tellParent(c.target)
+			err = s.answer(0) // there is no parent
 		case commandAdd:
 			err = s.add(c)
 		case commandClose, commandForceClose:
@@ -98,21 +83,7 @@ func (s *server) serve(first func()) error {
 	}
 }
 
-// tellParent says whether the round before has a pagemap.
-func (s *server) tellParent(target uint64) error {
-	name, err := pagemapName(target)
-	if err != nil {
-		return err
-	}
-	if s.has(name) {
-		return s.answer(1)
-	}
-	return s.answer(0)
-}
-
-func (s *server) has(pagemap string) bool { return s.rounds != nil && s.rounds.Has(pagemap) }
-
-// open begins a pagemap, and answers whether the round before has it.
+// open begins a pagemap.
 func (s *server) open(target uint64) error {
 	if err := s.leave(); err != nil {
 		return err
@@ -126,20 +97,14 @@ func (s *server) open(target uint64) error {
 	}
 	s.seen[target] = struct{}{}
 	file := uint32(len(s.seen)) // CRIU counts pages files from 1
-	if s.dir != "" {
-		if s.current, err = createPagemap(s.dir, name, file, s.in.length); err != nil {
-			return err
-		}
-	}
-	s.target, s.end, s.begun, s.parent = target, 0, true, s.has(name)
-	if err := s.sink.Begin(name, file); err != nil {
+	if s.current, err = createPagemap(s.dir, name, file, s.in.length); err != nil {
 		return err
 	}
-	answer := []byte{0}
-	if s.parent {
-		answer[0] = 1
+	s.target, s.end = target, 0
+	if err := s.sink.Begin(file); err != nil {
+		return err
 	}
-	if _, err := s.out.Write(answer); err != nil {
+	if _, err := s.out.Write([]byte{0}); err != nil {
 		return fmt.Errorf("answer CRIU: %w", err)
 	}
 	return nil
@@ -148,31 +113,25 @@ func (s *server) open(target uint64) error {
 // add takes a pagemap entry and its pages.
 func (s *server) add(c command) error {
 	switch {
-	case !s.begun || c.target != s.target:
+	case s.current == nil || c.target != s.target:
 		return misunderstood("pages of %#x, which was not begun", c.target)
-	case c.flags&^flagsKnown != 0 || c.flags&flagParent != 0 && (!s.parent || c.flags&flagPresent != 0):
+	case c.flags&^flagsKnown != 0:
 		return misunderstood("pages with flags %#x", c.flags)
 	case c.addr%s.pageSize != 0 || c.addr < s.end || c.addr > maxAddress || c.count == 0 || c.count > (maxAddress-c.addr)/s.pageSize:
 		return misunderstood("%d pages at %#x after %#x", c.count, c.addr, s.end)
 	}
-	if s.current != nil {
-		if err := s.current.add(c); err != nil {
-			return err
-		}
+	if err := s.current.add(c); err != nil {
+		return err
 	}
 	s.end = c.addr + c.count*s.pageSize
-	switch {
-	case c.flags&flagPresent != 0:
-		return s.sink.Pages(c.addr, c.count, c.flags&flagLazy != 0, s.in.r)
-	case c.flags&flagParent != 0:
-		return s.rounds.Unchanged(c.addr, c.count)
+	if c.flags&flagPresent == 0 {
+		return nil
 	}
-	return nil
+	return s.sink.Pages(c.addr, c.count, s.in.r)
 }
 
 // leave ends the pagemap that was begun last.
 func (s *server) leave() error {
-	s.begun = false
 	if s.current == nil {
 		return nil
 	}

@@ -46,7 +46,16 @@ func (c Container) cgroups() (cgroups, error) {
 	return s.Cgroups, err
 }
 
-// dir gives the directory of a controller.
+// Unified is the directory of the container's cgroup of version 2, as runc has noted it; empty if runc knows none.
+func (c Container) Unified() string {
+	groups, _ := c.cgroups() // the zero value where there is no state
+	if dir := groups[""]; filepath.IsAbs(dir) {
+		return dir
+	}
+	return ""
+}
+
+// dir returns the directory of a controller.
 func (g cgroups) dir(controller string) (string, error) {
 	for _, name := range []string{controller, ""} {
 		if dir := g[name]; filepath.IsAbs(dir) {
@@ -62,6 +71,11 @@ func (g cgroups) processes() (pids []int, err error) {
 	if err != nil {
 		return nil, err
 	}
+	return inside(dir)
+}
+
+// inside lists the processes of a cgroup and of those below it. Its error is a [fs.ErrNotExist] or ENODEV if there is no such cgroup.
+func inside(dir string) (pids []int, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
 			return nil
@@ -83,7 +97,7 @@ func (g cgroups) processes() (pids []int, err error) {
 	return pids, err
 }
 
-// freezer gives the file that says whether the cgroup is frozen, and its contents if it is not. Sources: Linux, cgroup-v1/freezer-subsystem.rst
+// freezer returns the file that says whether the cgroup is frozen, and its contents if it is not. Sources: Linux, cgroup-v1/freezer-subsystem.rst
 // and cgroup-v2.rst.
 func (g cgroups) freezer() (path, running string, err error) {
 	dir, err := g.dir("freezer")
@@ -96,7 +110,7 @@ func (g cgroups) freezer() (path, running string, err error) {
 	return filepath.Join(dir, "cgroup.freeze"), "0", nil
 }
 
-// frozen tells whether somebody has the cgroup frozen.
+// frozen reports whether the cgroup is frozen.
 func (g cgroups) frozen() (bool, error) {
 	path, running, err := g.freezer()
 	if err != nil {
@@ -106,7 +120,7 @@ func (g cgroups) frozen() (bool, error) {
 	return strings.TrimSpace(string(data)) != running, err
 }
 
-// thawWait is how long the kernel may take to thaw, and how long somebody who is being ended may freeze again.
+// thawWait is how long the kernel may take to thaw, and how long a process that is being ended may freeze it again.
 var thawWait = 5 * time.Second
 
 // thaw lets the processes go on, and looks that they do.

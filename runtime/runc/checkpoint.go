@@ -14,6 +14,7 @@ import (
 	gorunc "github.com/containerd/go-runc"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/netlock"
 )
@@ -28,17 +29,20 @@ type Dump struct {
 	Terminal        bool
 	FileLocks       bool
 	EmptyNamespaces []string
-	Parent          string // images of an earlier pre-dump, relative to Images
-	PreDump         bool   // only memory, while the processes run; Exit is of no meaning then
+	Parent          string // images of an earlier dump, relative to Images
 	CgroupsMode     string // soft, full, strict or ignore; empty is CRIU's own
 	// Pages, unless nil, becomes descriptor [PagesDescriptor] of CRIU, whose configuration must say that pages go there.
 	Pages *os.File
+	// Patience is how long runc and CRIU may make no progress before they are ended; 0 is for ever. CRIU has a timeout of its own for stopping processes, which does not
+	// count while it waits in the kernel.
+	Patience time.Duration
 }
 
 // PagesDescriptor is that of [Dump.Pages]. runc hands on descriptors that it does not know, and uses number 3 itself.
 const PagesDescriptor = 4
 
-// DumpError says why a dump did not come about. Its kind is ResourceExhausted where there was no space, else it has none.
+// DumpError says why a dump did not come about. Its kind is ResourceExhausted where there was no space, FailedPrecondition where CRIU refused the container by a known rule, else it has
+// none.
 type DumpError struct {
 	ID     string
 	Reason string // CRIU's or runc's own words
@@ -46,18 +50,35 @@ type DumpError struct {
 	Full   bool   // no space was left for it
 }
 
-// Unwrap gives the kind.
+// Unwrap returns the kind.
 func (e *DumpError) Unwrap() error {
-	if e.Full {
+	switch {
+	case e.Full:
 		return errdefs.ErrResourceExhausted
+	case e.ByRule() != "":
+		return errdefs.ErrFailedPrecondition
 	}
 	return nil
 }
 
-// Hint says what to do about what CRIU said.
-func (e *DumpError) Hint() string { return criu.Remedy(e.Reason) }
+// Hint returns what to do about what CRIU said.
+func (e *DumpError) Hint() string {
+	_, hint := criu.Remedy(e.Reason)
+	return hint
+}
 
-func (e *DumpError) Error() string { return fmt.Sprintf("dump %s: %s", e.ID, e.Reason) }
+// ByRule returns the rule by which CRIU refused the container; empty if it is not known.
+func (e *DumpError) ByRule() string {
+	rule, _ := criu.Remedy(e.Reason)
+	return rule
+}
+
+func (e *DumpError) Error() string {
+	if rule := e.ByRule(); rule != "" {
+		return fmt.Sprintf("dump %s: %s: %s", e.ID, rule, e.Reason)
+	}
+	return fmt.Sprintf("dump %s: %s", e.ID, e.Reason)
+}
 
 // Checkpoint dumps the container. Cancelling ctx takes from CRIU the connection that pages go to, or gives it a moment to be done where there is none, and then ends it,
 // whose death makes the kernel and CRIU's parasite let go of the processes. It returns the context's error once runc is gone, or nil if the dump is complete.
@@ -102,6 +123,8 @@ func (c Container) dump(ctx context.Context, d Dump) error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
+	ctx, end := c.watchDump(ctx, d, cmd.Process.Pid)
+	defer end()
 	running := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		hangUp(d, running)
@@ -118,7 +141,7 @@ func (c Container) dump(ctx context.Context, d Dump) error {
 		return fmt.Errorf("wait for %s: %w", cmd.Path, err)
 	}
 	if status != 0 {
-		log := filepath.Join(d.Work, "dump.log")
+		log := filepath.Join(d.Work, dumpLog)
 		reason := criu.Reason(log)
 		if reason == "" {
 			reason = lastError(c.Runtime.Log)
@@ -131,13 +154,43 @@ func (c Container) dump(ctx context.Context, d Dump) error {
 	return nil
 }
 
+// dumpLog is CRIU's log of a dump, in its work directory.
+const dumpLog = "dump.log"
+
+// watchDump returns a context that ends when a dump makes no progress.
+func (c Container) watchDump(ctx context.Context, d Dump, runc int) (context.Context, func()) {
+	log := filepath.Join(d.Work, dumpLog)
+	return Watch(ctx, d.Patience, func() string {
+		var size int64
+		if info, err := os.Stat(log); err == nil {
+			size = info.Size()
+		}
+		return fmt.Sprint(size, Progress(runc))
+	}, func() error {
+		hint := "see whether a process of the container hangs in the kernel (state D in ps), or a disk; where the host is only slow, raise timeout under [dump] in /etc/cryo/config.toml"
+		if err := c.Dumpable(ctx); err != nil {
+			hint = failure.Hint(err)
+		}
+		return failure.New(context.DeadlineExceeded, hint, "dump-stalled: CRIU has made no progress for %s, and was ended; the last line of its log is %q", d.Patience, LastLine(log)).By("dump-stalled")
+	})
+}
+
+// LastLine returns the last line of a file, or the end of it; empty if there is none.
+func LastLine(path string) string {
+	const most = 200
+	data, _ := os.ReadFile(path)
+	data = bytes.TrimSpace(data)
+	data = data[bytes.LastIndexByte(data, '\n')+1:]
+	return string(data[max(0, len(data)-most):])
+}
+
 // graceTime is how long CRIU may take to give up a dump by itself, or to be done with it.
 var graceTime = 3 * time.Second
 
 // hangUp makes CRIU fail where it sends pages, and waits until done, though not for long. There CRIU's code is at rest in all
 // processes, which is not so at any moment: a CRIU that is killed while its code enters or leaves a process leaves that to crash. A CRIU that writes files has nothing
 // to be taken away: a small dump is done by then, and a large one is at its pages. One that would end the processes when it is done is not waited for:
-// nobody takes its images any more.
+// its images are not wanted any more.
 func hangUp(d Dump, done <-chan struct{}) {
 	switch {
 	case d.Pages != nil:
@@ -170,8 +223,7 @@ func (c Container) checkpointCommand(d Dump) (*exec.Cmd, error) {
 		name string
 		set  bool
 	}{
-		{"--pre-dump", d.PreDump},
-		{"--leave-running", !d.Exit && !d.PreDump},
+		{"--leave-running", !d.Exit},
 		{"--tcp-established", d.TCPEstablished},
 		{"--ext-unix-sk", d.ExternalSockets},
 		{"--shell-job", d.Terminal},

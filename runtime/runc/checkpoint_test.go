@@ -2,17 +2,20 @@ package runc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	gorunc "github.com/containerd/go-runc"
+	"golang.org/x/sys/unix"
 )
 
-// TestCommand: what a dump, and a round of a pre-dump, is called with.
+// TestCommand: the arguments of a dump.
 func TestCommand(t *testing.T) {
 	pages, err := os.Open(os.DevNull)
 	if err != nil {
@@ -26,8 +29,7 @@ func TestCommand(t *testing.T) {
 	}{
 		"runs on": {Dump{}, []string{"--leave-running"}},
 		"ends":    {Dump{Exit: true}, nil},
-		"round":   {Dump{PreDump: true, Pages: pages, Parent: "../round-1"}, []string{"--pre-dump", "--parent-path", "../round-1"}},
-		"after":   {Dump{Pages: pages, Parent: "../round-2", CgroupsMode: "soft"}, []string{"--leave-running", "--parent-path", "../round-2", "--manage-cgroups-mode", "soft"}},
+		"after":   {Dump{Pages: pages, Parent: "../earlier", CgroupsMode: "soft"}, []string{"--leave-running", "--parent-path", "../earlier", "--manage-cgroups-mode", "soft"}},
 	} {
 		test.dump.Images, test.dump.Work = "/i", "/w"
 		cmd, err := c.checkpointCommand(test.dump)
@@ -77,5 +79,41 @@ func TestCancelFiles(t *testing.T) {
 				t.Errorf("%v, %v", err, missing)
 			}
 		})
+	}
+}
+
+// TestStalledDump ends a dump that makes no progress, and lets one go on that does.
+func TestStalledDump(t *testing.T) {
+	for name, test := range map[string]struct {
+		script  string
+		stalled bool
+	}{
+		"waits": {"echo the last line >dump.log; exec sleep 20\n", true},
+		"works": {"for i in 1 2 3 4 5 6 7 8; do sleep 0.1; echo $i >>dump.log; done\n", false},
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "runc")
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+test.script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		c := Container{ID: "c", Runtime: &gorunc.Runc{Command: path, Log: filepath.Join(dir, "log")}}
+		ended := make(chan error, 1)
+		go func() {
+			// What a killed CRIU leaves is a runc that exits; this one is both.
+			ended <- c.dump(t.Context(), Dump{Work: dir, Images: dir, Exit: true, Patience: 400 * time.Millisecond})
+		}()
+		if test.stalled {
+			time.Sleep(2 * time.Second) // five times its patience: the machine may be busy
+			for _, pid := range descendants(os.Getpid()) {
+				if where, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid)); where == dir {
+					_ = unix.Kill(pid, unix.SIGKILL)
+				}
+			}
+		}
+		err := <-ended
+		if errors.Is(err, context.DeadlineExceeded) != test.stalled || test.stalled && !strings.Contains(err.Error(), "the last line") {
+			t.Errorf("%s: %v after %s", name, err, time.Since(began))
+		}
 	}
 }

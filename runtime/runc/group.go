@@ -92,7 +92,7 @@ func (g group) endOrphans(runc int, done <-chan struct{}) {
 	}
 }
 
-// command gives the name of a process; empty if there is none. Source: proc_pid_comm(5).
+// command returns the name of a process; empty if there is none. Source: proc_pid_comm(5).
 func command(pid int) string {
 	name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	return strings.TrimSpace(string(name))

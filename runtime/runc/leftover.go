@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	gorunc "github.com/containerd/go-runc"
@@ -35,15 +37,21 @@ const criuRoot = "criu-root"
 
 // SweepRestore removes what a runc leaves that was killed while it restored the container, as it is together with its shim:
 // a mount of the rootfs in its own directory for the container, and that directory, because of which it would say later
-// that there is a container of this name. A directory that holds more is one of a container that runc knows, and stays.
+// that there is a container of this name. A directory that holds more is one of a container that runc knows, and stays; so does one that another runc is at, and one with another
+// root file system.
 func (c Container) SweepRestore() error {
 	dir := filepath.Join(c.Runtime.Root, c.ID)
 	root := filepath.Join(dir, criuRoot)
-	if _, err := os.Lstat(root); err != nil {
-		return nil
+	if _, err := os.Lstat(root); err != nil || slices.ContainsFunc(processes(), c.isRestoring) {
+		return nil //nolint:nilerr // there is none
 	}
-	if err := unix.Unmount(root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("unmount %s: %w", root, err)
+	if isMount(root) {
+		if !c.restores() {
+			return nil
+		}
+		if err := unix.Unmount(root, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount %s: %w", root, err)
+		}
 	}
 	// Never more than empty directories: if it were mounted still, these would be the container's files.
 	for _, empty := range []string{root, dir} {
@@ -52,4 +60,12 @@ func (c Container) SweepRestore() error {
 		}
 	}
 	return nil
+}
+
+// isRestoring reports whether a process is a runc that restores a container of this name, whoever has started it.
+func (c Container) isRestoring(pid int) bool {
+	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // it may have ended
+	words := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+	root := slices.Index(words, "--root") + 1
+	return slices.Contains(words, "restore") && words[len(words)-1] == c.ID && words[root] == c.Runtime.Root && !Ended(pid)
 }

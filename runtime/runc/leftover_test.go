@@ -2,12 +2,16 @@ package runc
 
 import (
 	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	gorunc "github.com/containerd/go-runc"
+	"golang.org/x/sys/unix"
 )
 
 // TestDelete has a runc that fails where the cgroup is in use, and then knows the container still.
@@ -41,5 +45,56 @@ esac
 	time.AfterFunc(200*time.Millisecond, func() { _ = os.Remove(filepath.Join(dir, "busy")) })
 	if err := c.Delete(t.Context()); err != nil || c.Known(t.Context()) {
 		t.Errorf("%v, known: %t", err, c.Known(t.Context()))
+	}
+}
+
+// TestSweepRestore removes runc's directory of a killed restore, but neither one that another runc is at, nor a mount of another root file system.
+func TestSweepRestore(t *testing.T) {
+	root, bundle := t.TempDir(), t.TempDir()
+	c := Container{ID: "c", Bundle: bundle, Runtime: &gorunc.Runc{Root: root}}
+	made := filepath.Join(root, "c", criuRoot)
+	for _, dir := range []string{made, filepath.Join(bundle, "rootfs")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func() bool { _, err := os.Stat(made); return err == nil }
+	sweep := func() {
+		t.Helper()
+		if err := c.SweepRestore(); err != nil {
+			t.Error(err)
+		}
+	}
+	other := exec.Command("sh", "-c", "read line; true", "runc", "--root", root, "restore", "--detach", "c")
+	in, err := other.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if sweep(); !there() {
+		t.Error("the directory of another runc was removed")
+	}
+	if err := errors.Join(in.Close(), other.Wait()); err != nil {
+		t.Error(err)
+	}
+	if os.Geteuid() == 0 {
+		if err := unix.Mount("none", made, "tmpfs", 0, ""); err != nil {
+			t.Skip(err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(made, unix.MNT_DETACH) })
+		if sweep(); !there() || !isMount(made) || !errdefs.IsAlreadyExists(c.Foreign()) {
+			t.Errorf("the mount of another was removed, or is taken for ours: %v", c.Foreign())
+		}
+		if err := unix.Unmount(made, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount(filepath.Join(bundle, "rootfs"), made, "", unix.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if sweep(); there() {
+		t.Error("it is left")
 	}
 }

@@ -30,7 +30,7 @@ func (e *ResidueError) Error() string {
 	return fmt.Sprintf("the dump of %s failed (%v), and what it left could not be taken away: %v", e.ID, e.Dump, e.Err)
 }
 
-// Unwrap gives the kind and the causes.
+// Unwrap returns the kind and the causes.
 func (e *ResidueError) Unwrap() []error { return []error{errdefs.ErrInternal, e.Dump, e.Err} }
 
 // mend takes away what a dump leaves whose runc or CRIU was killed: CRIU itself, its network lock, and its repair mode of connections.

@@ -1,6 +1,7 @@
 package runc
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -25,13 +26,18 @@ func TestForeign(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		state   string // empty: none
-		foreign string // bundle of whose it is
+		mark    string
+		foreign string // what the error says
 		wrong   bool
 	}{
 		"nothing yet":              {},
 		"ours":                     {state: labelled("bundle=" + bundle)},
+		"ours, with a mark":        {state: labelled("io.cryo.bundle=m", "bundle="+bundle), mark: "m"},
+		"an annotation's name":     {state: labelled("bundle=/run/other/c", "bundle="+bundle)},
+		"an earlier bundle's":      {state: labelled("io.cryo.bundle=l", "bundle="+bundle), mark: "m", foreign: "containerd does not know any more"},
+		"one without a mark":       {state: labelled("bundle=" + bundle), mark: "m", foreign: "containerd does not know any more"},
 		"ours by a link":           {state: labelled("bundle=" + filepath.Join(dir, "link"))},
-		"without a bundle":         {state: labelled("other=1")},
+		"without a bundle":         {state: labelled("other=1"), foreign: `""`},
 		"another's":                {state: labelled("bundle=/run/other/c"), foreign: "/run/other/c"},
 		"another's, with our name": {state: labelled("bundle=" + bundle + "2"), foreign: bundle + "2"},
 		"half":                     {state: "{", wrong: true},
@@ -45,7 +51,7 @@ func TestForeign(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		err := Container{ID: "c", Bundle: bundle, Runtime: &gorunc.Runc{Root: root}}.Foreign()
+		err := Container{ID: "c", Bundle: bundle, Mark: test.mark, Runtime: &gorunc.Runc{Root: root}}.Foreign()
 		foreign := errdefs.IsAlreadyExists(err)
 		if foreign != (test.foreign != "") || foreign && !strings.Contains(err.Error(), test.foreign) {
 			t.Errorf("%s: %v", name, err)
@@ -56,6 +62,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-func labelled(label string) string {
-	return fmt.Sprintf(`{"id": "c", "config": {"labels": [%q]}}`, label)
+func labelled(labels ...string) string {
+	list, _ := json.Marshal(labels)
+	return fmt.Sprintf(`{"id": "c", "config": {"labels": %s}}`, list)
 }

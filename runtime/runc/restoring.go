@@ -18,19 +18,19 @@ import (
 // not come, and are told neither by their name nor by their directory any more.
 type Restoring struct {
 	group group
-	id    string       // of the container
+	of    Container
 	name  string       // of runc's process
 	runcs map[int]bool // parents of CRIU and of all that it makes
 	since time.Time    // the first End
 }
 
-// Restoring gives the restore with this work directory of CRIU's.
+// Restoring returns the restore with this work directory of CRIU's.
 func (c Container) Restoring(work string) *Restoring {
 	if found, err := filepath.EvalSymlinks(work); err == nil {
 		work = found
 	}
 	name := filepath.Base(cmp.Or(c.Runtime.Command, gorunc.DefaultCommand))
-	return &Restoring{group: group{work: work}, id: c.ID, name: name[:min(len(name), maxCommand)], runcs: make(map[int]bool)}
+	return &Restoring{group: group{work: work}, of: c, name: name[:min(len(name), maxCommand)], runcs: make(map[int]bool)}
 }
 
 // maxCommand is how much of a name the kernel keeps. Source: proc_pid_comm(5).
@@ -134,13 +134,13 @@ func counted(pid int) string {
 	return string(data)
 }
 
-// Read gives how many bytes a process has read; 0 if there is none.
+// Read returns how many bytes a process has read; 0 if there is none.
 func Read(pid int) (bytes int64) {
 	_, _ = fmt.Sscanf(counted(pid), "rchar: %d", &bytes)
 	return bytes
 }
 
-// alone gives the runc of this restore, a child of this process, if CRIU has begun and there is none any more; else 0.
+// alone returns the runc of this restore, a child of this process, if CRIU has begun and there is none any more; else 0.
 func (r *Restoring) alone() int {
 	if _, err := os.Stat(filepath.Join(r.group.work, "restore.log")); err != nil { // runc, libcontainer/criu_linux.go, Restore
 		return 0
@@ -160,7 +160,7 @@ func (r *Restoring) alone() int {
 	return runc
 }
 
-// runc gives the runc of this restore, a child of this process; 0 if there is none.
+// runc returns the runc of this restore, a child of this process; 0 if there is none.
 func (r *Restoring) runc() (runc int) {
 	for _, pid := range processes() {
 		if command(pid) != r.name || Ended(pid) {
@@ -169,15 +169,14 @@ func (r *Restoring) runc() (runc int) {
 		if parent, err := Parent(pid); err != nil || parent != os.Getpid() {
 			continue
 		}
-		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if words := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00"); slices.Contains(words, "restore") && words[len(words)-1] == r.id {
+		if r.of.isRestoring(pid) {
 			runc = pid
 		}
 	}
 	return runc
 }
 
-// childrenOf gives the children of all processes.
+// childrenOf returns the children of all processes.
 func childrenOf() map[int][]int {
 	children := make(map[int][]int)
 	for _, pid := range processes() {
@@ -188,7 +187,7 @@ func childrenOf() map[int][]int {
 	return children
 }
 
-// descendants gives all that come from some processes.
+// descendants returns all that come from some processes.
 func descendants(of ...int) (pids []int) {
 	children := childrenOf()
 	for todo := of; len(todo) > 0; todo = todo[1:] {

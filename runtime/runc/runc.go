@@ -18,6 +18,7 @@ import (
 type Container struct {
 	ID     string
 	Bundle string
+	Mark   string // the value of [MarkAnnotation] in the bundle's specification; empty: it has none
 	// Runtime is how runc is called; its log must be of JSON format.
 	Runtime *gorunc.Runc
 }
@@ -39,7 +40,7 @@ func (c Container) Resume(ctx context.Context) error {
 	return c.explain("resume", c.Runtime.Resume(ctx, c.ID))
 }
 
-// Paused tells whether the container's cgroup is frozen.
+// Paused reports whether the container's cgroup is frozen.
 func (c Container) Paused(ctx context.Context) (bool, error) {
 	state, err := c.Runtime.State(ctx, c.ID)
 	if err != nil {
@@ -48,7 +49,7 @@ func (c Container) Paused(ctx context.Context) (bool, error) {
 	return state.Status == "paused", nil
 }
 
-// Known tells whether runc has a container of this name, whoever made it.
+// Known reports whether runc has a container of this name, whoever made it.
 func (c Container) Known(ctx context.Context) bool {
 	_, err := c.Runtime.State(ctx, c.ID)
 	return err == nil
@@ -96,7 +97,7 @@ func (c Container) explain(verb string, err error) error {
 	return fmt.Errorf("runc %s %s: %w", verb, c.ID, err)
 }
 
-// lastError gives the message of the last entry of level error in a runc log in JSON format; empty if there is none.
+// lastError returns the message of the last entry of level error in a runc log in JSON format; empty if there is none.
 func lastError(path string) string {
 	if path == "" {
 		return ""

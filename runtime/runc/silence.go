@@ -49,7 +49,7 @@ func (c Container) Silence(ctx context.Context) (err error) {
 	return nil
 }
 
-// silence gives copies of the connections of a process that it has put into repair mode. Sockets in seen are left alone.
+// silence returns copies of the connections of a process that it has put into repair mode. Sockets in seen are left alone.
 func silence(pid int, seen map[string]bool) (silent []int, err error) {
 	err = connections(pid, seen, func(socket int) (bool, error) {
 		if err := unix.SetsockoptInt(socket, unix.SOL_TCP, unix.TCP_REPAIR, 1); err != nil {
@@ -103,7 +103,7 @@ func connections(pid int, seen map[string]bool, do func(socket int) (keep bool, 
 	return nil
 }
 
-// connected tells whether a socket is of TCP and would tell its peer of its end.
+// connected reports whether a socket is of TCP and would tell its peer of its end.
 func connected(socket int) bool {
 	if protocol, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || protocol != unix.IPPROTO_TCP {
 		return false

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// In gives the path of the namespace of a kind that a specification has, empty for a new one, and whether it has one.
+// In returns the path of the namespace of a kind that a specification has, empty for a new one, and whether it has one.
 func In(spec *specs.Spec, kind specs.LinuxNamespaceType) (path string, has bool) {
 	if spec.Linux != nil {
 		for _, n := range spec.Linux.Namespaces {

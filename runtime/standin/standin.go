@@ -78,7 +78,7 @@ func own(dir string) error {
 	return nil
 }
 
-// Find gives the first program of a name in PATH that is no stand-in. The error is [exec.ErrNotFound] if there is none.
+// Find returns the first program of a name in PATH that is no stand-in. The error is [exec.ErrNotFound] if there is none.
 func Find(name string) (string, error) {
 	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
 		if strings.HasPrefix(filepath.Clean(dir)+"/", base+"/") || !filepath.IsAbs(dir) {

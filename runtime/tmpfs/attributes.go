@@ -66,7 +66,7 @@ func setAttributes(fd int, h *sparsetar.Head) error {
 	return nil
 }
 
-// setByName sets what every file has. It is new and nobody else is there, so its name still means it.
+// setByName sets what every file has. It is new and no other process is there, so its name still means it.
 func setByName(dir int, base string, h *sparsetar.Head) error {
 	if err := unix.Fchownat(dir, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("set owner: %w", err)

@@ -27,7 +27,7 @@ func Main(args []string) int {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", standin.Tar, err)
 		return 127 // as a shell has it
 	}
-	// CRIU waits for us and has nobody else to do it; where it was killed, so shall we be.
+	// CRIU waits for us and has no other process to do it; where it was killed, so shall we be.
 	_ = unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0)
 	// A container that is restored may allow few processes, and threads count.
 	runtime.GOMAXPROCS(min(2, runtime.GOMAXPROCS(0)))
@@ -38,13 +38,18 @@ func Main(args []string) int {
 	return 0
 }
 
-// recognize tells which directory is meant and what is to be done with it; nothing unless this is one of CRIU's two calls.
+// recognize returns which directory is meant and what is to be done with it; nothing unless this is one of CRIU's two calls.
 func recognize(args []string) (dir string, run func(dir string) error) {
 	if n := len(createArgs); len(args) == n+2 && slices.Equal(args[:n], createArgs) && args[n+1] == "." {
 		return args[n], func(dir string) error { return create(dir, os.Stdout) }
 	}
 	if n := len(extractArgs); len(args) == n+1 && slices.Equal(args[:n], extractArgs) {
-		return args[n], func(dir string) error { return extract(dir, os.Stdin) }
+		return args[n], func(dir string) error {
+			if err := fresh(dir); err != nil {
+				return err
+			}
+			return extract(dir, os.Stdin)
+		}
 	}
 	return "", nil
 }

@@ -1,13 +1,18 @@
 package tmpfs
 
 import (
+	"archive/tar"
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/standin"
 )
 
@@ -39,7 +44,7 @@ func call(t *testing.T, in []byte, args ...string) (status int, out []byte, comp
 }
 
 func TestMainAsCRIUCalls(t *testing.T) {
-	dir, to := tree(t), t.TempDir()
+	dir, to := tree(t), inMemory(t)
 	status, image, complaint := call(t, nil, append(createArgs[:len(createArgs):len(createArgs)], dir, ".")...)
 	if status != 0 || complaint != "" {
 		t.Fatalf("exit status %d: %s", status, complaint)
@@ -51,7 +56,7 @@ func TestMainAsCRIUCalls(t *testing.T) {
 	defer os.Chmod(filepath.Join(to, "directory"), 0o755)
 	same(t, describe(t, dir), describe(t, to))
 
-	status, _, complaint = call(t, image[:len(image)/2], append(extractTo[:len(extractTo)-1:len(extractTo)-1], t.TempDir())...)
+	status, _, complaint = call(t, image[:len(image)/2], append(extractTo[:len(extractTo)-1:len(extractTo)-1], inMemory(t))...)
 	if status == 0 || !strings.HasPrefix(complaint, "Error (tar): ") || !strings.Contains(complaint, "cut short") || strings.Count(complaint, "\n") != 1 {
 		t.Errorf("half an image: exit status %d: %s", status, complaint)
 	}
@@ -84,6 +89,90 @@ func TestRecognize(t *testing.T) {
 	} {
 		if _, run := recognize(args); run != nil {
 			t.Errorf("%q is taken for CRIU's", args)
+		}
+	}
+}
+
+// inMemory makes a directory in a tmpfs.
+func inMemory(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "cryo-test-")
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+// TestFresh: images are extracted into an empty tmpfs and nowhere else.
+func TestFresh(t *testing.T) {
+	used := inMemory(t)
+	if err := os.WriteFile(filepath.Join(used, "null"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dir, words := range map[string]string{t.TempDir(): "is no tmpfs", used: "is not empty", inMemory(t): "", "/dev": "is not empty"} {
+		if err := fresh(dir); (err != nil) != (words != "") || err != nil && !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}
+
+// TestDevices: device nodes are made by another process, or left out, and a link to one that was left out is left out.
+func TestDevices(t *testing.T) {
+	dir := t.TempDir()
+	l, err := channel.Listen(dir, "maker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	asked := make(chan Node, 10)
+	go func() {
+		for {
+			conn, err := l.Accept(context.Background())
+			if err != nil {
+				return
+			}
+			for {
+				var n Node
+				fds, err := conn.Receive(&n)
+				if err != nil {
+					break
+				}
+				answer := Answer{Made: n.Minor == 3}
+				if answer.Made {
+					if err := unix.Mknodat(fds[0], n.Name, unix.S_IFIFO|0o600, 0); err != nil { // which a test may make
+						answer.Error = err.Error()
+					}
+				}
+				channel.Close(fds)
+				asked <- n
+				_ = conn.Send(answer)
+			}
+			_ = conn.Close()
+		}
+	}()
+	node := func(name string, kind byte, minor int64) tar.Header {
+		return tar.Header{Name: name, Typeflag: kind, Devmajor: 1, Devminor: minor, Mode: 0o640, Uid: 1, Gid: 2}
+	}
+	image := wrap(entries(t, node("./null", tar.TypeChar, 3), tar.Header{Name: "./d/", Typeflag: tar.TypeDir, Mode: 0o755}, node("./d/disk", tar.TypeBlock, 1),
+		tar.Header{Name: "./link", Typeflag: tar.TypeLink, Linkname: "./d/disk"}, tar.Header{Name: "./d/link", Typeflag: tar.TypeLink, Linkname: "./link"},
+		tar.Header{Name: "./other", Typeflag: tar.TypeLink, Linkname: "./null"}))
+	if err := extract(t.TempDir(), bytes.NewReader(image)); err == nil || !strings.Contains(err.Error(), MakerVariable) {
+		t.Errorf("without a maker: %v", err)
+	}
+	t.Setenv(MakerVariable, filepath.Join(dir, "maker"))
+	to := t.TempDir()
+	if err := extract(to, bytes.NewReader(image)); err != nil {
+		t.Fatal(err)
+	}
+	for name, made := range map[string]bool{"null": true, "other": true, "d": true, "d/disk": false, "link": false, "d/link": false} {
+		if _, err := os.Lstat(filepath.Join(to, name)); (err == nil) != made {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, want := range []Node{{Name: "null", Character: true, Major: 1, Minor: 3, UID: 1, GID: 2, Mode: 0o640}, {Name: "disk", Major: 1, Minor: 1, UID: 1, GID: 2, Mode: 0o640}} {
+		if got := <-asked; got != want {
+			t.Errorf("asked for %+v, and not for %+v", got, want)
 		}
 	}
 }

@@ -10,5 +10,6 @@
 // stored, not compressed. GNU tar and a CRIU without this package read them. Unlike GNU tar's own, they keep extended attributes and
 // fractions of seconds. Images in GNU tar's own format are refused.
 //
-// Images come with snapshots, and restores run as root: whatever an image says, nothing is written outside of the directory.
+// Images come with snapshots, and restores run as root: whatever an image says, nothing is written outside of the directory, which must be an empty tmpfs, and device nodes
+// are made by another process, by the container's specification (see Node).
 package tmpfs

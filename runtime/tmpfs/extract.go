@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/sparsetar"
+	"github.com/cryo-project/cryo/runtime/channel"
 )
 
 // extract makes in dir what an image has. Its errors come before, or together with, the image's end: what an image that is
@@ -26,8 +27,9 @@ func extract(dir string, r io.Reader) error {
 		return fmt.Errorf("open directory: %w", err)
 	}
 	defer root.Close()
-	x := extractor{root: root, parent: root, length: new(int64), buf: make([]byte, piece)}
+	x := extractor{root: root, parent: root, length: new(int64), buf: make([]byte, piece), leftOut: map[string]bool{}}
 	defer func() { _ = x.parent.Close() }() // it may be root
+	defer x.closeMaker()
 	if x.in, err = gzip.NewReader(bufio.NewReaderSize(&counted{r, x.length}, piece)); err != nil {
 		return cut(err)
 	}
@@ -51,6 +53,8 @@ type extractor struct {
 	buf         []byte            // of the length piece
 	directories []*sparsetar.Head // their owner, mode and times are set at the end: the files in them change them
 	made        int64             // bytes of memory, see take
+	maker       *channel.Channel  // makes device nodes; nil until the first one
+	leftOut     map[string]bool   // names of device nodes that the container may not have
 }
 
 // Bounds of the memory that an image makes: memoryFree bytes, and memoryFactor times the length of the image. Images of this package are not compressed.
@@ -145,10 +149,12 @@ func (x *extractor) entry(h *sparsetar.Head) error {
 		return setByName(dir, base, h)
 	case tar.TypeFifo:
 		err = unix.Mknodat(dir, base, unix.S_IFIFO|0o600, 0)
-	case tar.TypeChar:
-		err = unix.Mknodat(dir, base, unix.S_IFCHR|0o600, int(unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor))))
-	case tar.TypeBlock:
-		err = unix.Mknodat(dir, base, unix.S_IFBLK|0o600, int(unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor))))
+	case tar.TypeChar, tar.TypeBlock:
+		made, err := x.node(dir, base, h)
+		if !made || err != nil {
+			return err
+		}
+		return setTimes(dir, base, h)
 	}
 	if err != nil {
 		return err
@@ -242,10 +248,14 @@ func (x *extractor) link(dir int, base string, h *sparsetar.Head) error {
 		return fmt.Errorf("it is a link to %.300q: %w", h.Linkname, err)
 	}
 	defer at.Close()
+	if x.leftOut[filepath.Join(parent, target)] {
+		x.leftOut[filepath.Join(x.parent.Name(), base)] = true
+		return nil
+	}
 	return unix.Linkat(int(at.Fd()), target, dir, base, 0)
 }
 
-// split gives the directory of a file that the image names, and the file's name in it. The root is "." in itself.
+// split returns the directory of a file that the image names, and the file's name in it. The root is "." in itself.
 func split(name string) (dir, base string, err error) {
 	if !filepath.IsLocal(name) || slices.Contains(strings.Split(name, "/"), "..") {
 		return "", "", errors.New("its name is not one in the directory")
@@ -275,7 +285,7 @@ func (x *extractor) finish(h *sparsetar.Head) error {
 	return setTimes(int(dir.Fd()), ".", h)
 }
 
-// cut says what an end means where none may be.
+// cut returns what an end means where none may be.
 func cut(err error) error {
 	if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("the image is cut short: %w", io.ErrUnexpectedEOF)

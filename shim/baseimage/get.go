@@ -21,10 +21,11 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/spec/domain"
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// missing says that the base image of a container was nowhere to be had. Its kind is its cause's.
+// missing returns the error that the base image of a container was nowhere to be had. Its kind is its cause's.
 func missing(c image.Container, err error) error {
 	return failure.New(errdefs.Resolve(err),
 		fmt.Sprintf("bring it to this containerd first: ctr images pull REPOSITORY@%s, or ctr images import; --user, --plain-http and --skip-verify of cryo are for the snapshot's own registry alone", c.ImageDigest),
@@ -34,7 +35,7 @@ func missing(c image.Container, err error) error {
 // undoTime bounds the undoing of what was added to containerd.
 const undoTime = 60 * time.Second
 
-// Get gives the image that the snapshot ref of the container c stands on, unpacked, and fetches it if it is not here: by its digest, from the
+// Get returns the image that the snapshot ref of the container c stands on, unpacked, and fetches it if it is not here: by its digest, from the
 // snapshot's own repository or from where it came. undo removes again what it has added to containerd; after an error that is done.
 func Get(ctx context.Context, client *containerd.Client, c image.Container, ref, snapshotter string, o registry.Options) (_ containerd.Image, undo func(context.Context) error, err error) {
 	var added []string
@@ -73,7 +74,7 @@ func Get(ctx context.Context, client *containerd.Client, c image.Container, ref,
 		if _, err := client.ImageService().Get(ctx, from); errdefs.IsNotFound(err) {
 			added = append(added, from)
 		}
-		img, err := pullImage(ctx, client, from, snapshotter, optionsFor(o, ref, from))
+		img, err := pullImage(ctx, client, from, snapshotter, optionsFor(o, ref, from, pulledHere(present, c.Image)))
 		if err != nil {
 			failed = append(failed, fmt.Errorf("pull %s: %w", from, err))
 			continue
@@ -84,6 +85,42 @@ func Get(ctx context.Context, client *containerd.Client, c image.Container, ref,
 		return img, remove, nil
 	}
 	return nil, nil, missing(c, errors.Join(failed...))
+}
+
+// Find looks for the image that a snapshot stands on, where [Get] does, and fetches nothing. client may be nil; without o, registries are not asked. An error says that it is nowhere to be had.
+func Find(ctx context.Context, client *containerd.Client, c image.Container, ref string, o *registry.Options) error {
+	var present []images.Image
+	var err error
+	if client != nil {
+		if present, err = withDigest(ctx, client, c.ImageDigest); err != nil {
+			return err
+		}
+	}
+	for _, i := range present {
+		img := containerd.NewImage(client, i)
+		if done, err := img.IsUnpacked(ctx, cmp.Or(c.Snapshotter, defaults.DefaultSnapshotter)); err == nil && done {
+			return nil
+		}
+		if available, _, _, _, err := images.Check(ctx, img.ContentStore(), i.Target, img.Platform()); err == nil && available {
+			return nil
+		}
+	}
+	failed := []error{fmt.Errorf("containerd has no such image: %w", errdefs.ErrNotFound)}
+	if o == nil {
+		return missing(c, errors.Join(failed...))
+	}
+	for _, from := range sources(ref, c) {
+		i, err := registry.NewImage(ctx, from, optionsFor(*o, ref, from, pulledHere(present, c.Image)))
+		if err == nil {
+			_, err = i.Resolve(ctx)
+			i.Close()
+		}
+		if err == nil {
+			return nil
+		}
+		failed = append(failed, fmt.Errorf("look for %s: %w", from, err))
+	}
+	return missing(c, errors.Join(failed...))
 }
 
 // withDigest lists containerd's images with a digest that a snapshot names.
@@ -109,22 +146,32 @@ func pullImage(ctx context.Context, client *containerd.Client, from, snapshotter
 }
 
 // optionsFor are those for the registry of another reference: what the user gives by flags, a password above all, is for the registry of ref, and a snapshot
-// may name any host. Others have what /etc/docker/certs.d and the credential store say.
-func optionsFor(o registry.Options, ref, other string) registry.Options {
+// may name any host. Others have what /etc/docker/certs.d and the credential store say, and are spoken to as [registry.Options].NamedBy says; but if here
+// says that the manager of this host has the image from there, they are taken as any that a user names.
+func optionsFor(o registry.Options, ref, other string, here bool) registry.Options {
 	if sameRegistry(ref, other) {
 		return o
 	}
-	return registry.Options{DockerConfig: o.DockerConfig, Trace: o.Trace}
+	others := registry.Options{DockerConfig: o.DockerConfig, Trace: o.Trace}
+	if !here {
+		others.NamedBy = ref
+	}
+	return others
 }
 
-// sameRegistry tells whether two references are to one registry.
+// pulledHere reports whether containerd has an image by this name, some of whose content may be gone.
+func pulledHere(present []images.Image, name string) bool {
+	return slices.ContainsFunc(present, func(i images.Image) bool { return i.Name == name })
+}
+
+// sameRegistry reports whether two references are to one registry.
 func sameRegistry(a, b string) bool {
 	x, err := reference.ParseNormalizedNamed(a)
 	if err != nil {
 		return false
 	}
 	y, err := reference.ParseNormalizedNamed(b)
-	return err == nil && reference.Domain(x) == reference.Domain(y)
+	return err == nil && domain.Canonical(reference.Domain(x)) == domain.Canonical(reference.Domain(y))
 }
 
 // preferred puts the image of a name first.

@@ -41,18 +41,31 @@ func TestPreferred(t *testing.T) {
 	}
 }
 
+// TestPulledHere: an image that containerd has by its name may be pulled again from where it came, wherever that is.
+func TestPulledHere(t *testing.T) {
+	present := []images.Image{{Name: "localhost:5000/a:1"}}
+	given := registry.Options{Username: "joe", Password: "secret"}
+	for name, want := range map[string]bool{"localhost:5000/a:1": true, "localhost:5000/b:1": false} {
+		if got := optionsFor(given, "r.example.com/a:b", name, pulledHere(present, name)); (got.NamedBy == "") != want || got.Password != "" {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
 // TestOptionsFor: what the user gives for the registry of the snapshot goes to no other.
 func TestOptionsFor(t *testing.T) {
 	given := registry.Options{Username: "joe", Password: "secret", PlainHTTP: true, Insecure: true}
 	for other, same := range map[string]bool{
 		"r.example.com/c@" + digest.FromString("x").String(): true,
 		"evil.example.com/a:b":                               false,
+		"r.example.com:443/c:1":                              true,
+		"R.example.com/c:1":                                  true,
 		"r.example.com.evil.org/a:b":                         false,
 		"r.example.com:5000/a:b":                             false,
 		"a:b":                                                false,
 		"\x00":                                               false,
 	} {
-		if got := optionsFor(given, "r.example.com/a:b", other); (got.Username != "") != same || got.PlainHTTP != same || got.Insecure != same || (got.Password != "") != same {
+		if got := optionsFor(given, "r.example.com/a:b", other, false); (got.Username != "") != same || got.PlainHTTP != same || got.Insecure != same || (got.Password != "") != same || (got.NamedBy != "") == same {
 			t.Errorf("%s gets %+v", other, got)
 		}
 	}

@@ -2,7 +2,6 @@ package baseimage
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +18,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/runnable"
+	"github.com/cryo-project/cryo/image/spec/boundjson"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -61,13 +61,20 @@ type finder struct {
 	config  image.Config
 	ref     string
 	options registry.Options
+	here    bool // see pulledHere; set by local
 
 	mu  sync.Mutex
 	img *registry.Image // guarded by mu; where it is found in a registry, and nil until it is asked for there
 }
 
+// found is the base image of a snapshot, and what of it is no layer: see [registry.Base.Own].
+type found struct {
+	base *runnable.Base
+	own  []runnable.Blob
+}
+
 // local finds the image in containerd, in the namespace of ctx or that of the snapshot's container, and where its content is.
-func (f *finder) local(ctx context.Context, client *containerd.Client) (*runnable.Base, image.Fetcher, error) {
+func (f *finder) local(ctx context.Context, client *containerd.Client) (*found, image.Fetcher, error) {
 	ctx, cancel := context.WithTimeout(ctx, localTime)
 	defer cancel()
 	var spaces []string
@@ -82,6 +89,7 @@ func (f *finder) local(ctx context.Context, client *containerd.Client) (*runnabl
 		if err != nil {
 			failed = append(failed, err)
 		}
+		f.here = f.here || pulledHere(present, f.config.Container.Image)
 		here := Content{client.ContentStore(), space}
 		for _, i := range present {
 			base, err := f.find(ctx, here, i.Target)
@@ -94,9 +102,9 @@ func (f *finder) local(ctx context.Context, client *containerd.Client) (*runnabl
 	return nil, nil, errors.Join(failed...)
 }
 
-// base gives what a push wants. here is where layers may be, else they come from a registry; it may be nil.
-func (f *finder) base(b *runnable.Base, here image.Fetcher) *registry.Base {
-	return &registry.Base{Base: b, Ref: f.config.Container.Image, Close: f.close, Open: func(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+// base returns what a push wants. here is where layers may be, else they come from a registry; it may be nil.
+func (f *finder) base(b *found, here image.Fetcher) *registry.Base {
+	return &registry.Base{Base: b.base, Own: b.own, Ref: f.config.Container.Image, Close: f.close, Open: func(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 		if here != nil {
 			rc, err := here.Fetch(ctx, d)
 			if err == nil || !errdefs.IsNotFound(err) { // containerd may have dropped what it has unpacked
@@ -120,7 +128,7 @@ func (f *finder) close() {
 }
 
 // remote finds the image in a registry.
-func (f *finder) remote(ctx context.Context) (*runnable.Base, error) {
+func (f *finder) remote(ctx context.Context) (*found, error) {
 	img, err := f.open(ctx)
 	if err != nil {
 		return nil, err
@@ -145,7 +153,7 @@ func (f *finder) open(ctx context.Context) (*registry.Image, error) {
 	all := sources(f.ref, f.config.Container)
 	failed := make([]error, 0, len(all))
 	for _, from := range all {
-		img, err := registry.NewImage(ctx, from, optionsFor(f.options, f.ref, from))
+		img, err := registry.NewImage(ctx, from, optionsFor(f.options, f.ref, from, f.here))
 		if err == nil {
 			if _, err = img.Resolve(ctx); err == nil {
 				f.img = img
@@ -158,8 +166,8 @@ func (f *finder) open(ctx context.Context) (*registry.Image, error) {
 	return nil, errors.Join(failed...)
 }
 
-// find gives the image for the snapshot's container out of what has its digest: an image, or an index of images for several platforms. Which of them it is the layers tell.
-func (f *finder) find(ctx context.Context, from image.Fetcher, d ocispec.Descriptor) (*runnable.Base, error) {
+// find returns the image for the snapshot's container out of what has its digest: an image, or an index of images for several platforms. Which of them it is the layers tell.
+func (f *finder) find(ctx context.Context, from image.Fetcher, d ocispec.Descriptor) (*found, error) {
 	if !store.IsIndex(d.MediaType) {
 		return f.read(ctx, from, d)
 	}
@@ -168,7 +176,7 @@ func (f *finder) find(ctx context.Context, from image.Fetcher, d ocispec.Descrip
 		return nil, err
 	}
 	var index ocispec.Index
-	if err := json.Unmarshal(data, &index); err != nil {
+	if err := boundjson.Manifest.Unmarshal(data, &index); err != nil {
 		return nil, fmt.Errorf("read index %s: %w: %w", d.Digest, err, errdefs.ErrDataLoss)
 	}
 	entries := slices.DeleteFunc(index.Manifests, func(e ocispec.Descriptor) bool {
@@ -179,6 +187,8 @@ func (f *finder) find(ctx context.Context, from image.Fetcher, d ocispec.Descrip
 	for _, e := range entries[:min(len(entries), maxPlatforms)] {
 		base, err := f.read(ctx, from, e)
 		if err == nil {
+			base.own = append(base.own, beside(ctx, from, index, e)...)
+			base.own = append(base.own, runnable.Blob{Descriptor: d, Data: data})
 			return base, nil
 		}
 		failed = append(failed, err)
@@ -187,13 +197,13 @@ func (f *finder) find(ctx context.Context, from image.Fetcher, d ocispec.Descrip
 }
 
 // read reads one image, which must have the layers that the snapshot stands on.
-func (f *finder) read(ctx context.Context, from image.Fetcher, d ocispec.Descriptor) (*runnable.Base, error) {
+func (f *finder) read(ctx context.Context, from image.Fetcher, d ocispec.Descriptor) (*found, error) {
 	manifest, err := store.ReadAll(ctx, from, d, store.MaxManifest)
 	if err != nil {
 		return nil, err
 	}
 	var m struct{ Config ocispec.Descriptor }
-	if err := json.Unmarshal(manifest, &m); err != nil {
+	if err := boundjson.Manifest.Unmarshal(manifest, &m); err != nil {
 		return nil, fmt.Errorf("read manifest %s: %w: %w", d.Digest, err, errdefs.ErrDataLoss)
 	}
 	config, err := store.ReadAll(ctx, from, m.Config, maxImageConfig)
@@ -207,7 +217,41 @@ func (f *finder) read(ctx context.Context, from image.Fetcher, d ocispec.Descrip
 	if got, want := base.ChainID(), f.config.Container.ChainID; got != want {
 		return nil, fmt.Errorf("the layers of %s have the chain ID %s, and the snapshot stands on %s: %w", d.Digest, got, want, errdefs.ErrFailedPrecondition)
 	}
-	return base, nil
+	return &found{base, []runnable.Blob{{Descriptor: m.Config, Data: config}, {Descriptor: d, Data: manifest}}}, nil
+}
+
+// beside reads what an index lists besides the image of, if containerd has all of it and it is small: such as what a builder says of how it made the image. A registry takes no index without that.
+func beside(ctx context.Context, from image.Fetcher, index ocispec.Index, of ocispec.Descriptor) (all []runnable.Blob) {
+	const most = 4 << 20
+	if _, here := from.(Content); !here {
+		return nil
+	}
+	left := int64(most)
+	for _, e := range index.Manifests {
+		if e.Digest == of.Digest || !store.IsManifest(e.MediaType) || store.IsIndex(e.MediaType) {
+			continue
+		}
+		data, err := store.ReadAll(ctx, from, e, store.MaxManifest)
+		if err != nil {
+			return nil
+		}
+		var m ocispec.Manifest
+		if boundjson.Manifest.Unmarshal(data, &m) != nil {
+			return nil
+		}
+		for _, d := range append(m.Layers, m.Config) {
+			if left -= d.Size; left < 0 {
+				return nil
+			}
+			blob, err := store.ReadAll(ctx, from, d, most)
+			if err != nil {
+				return nil
+			}
+			all = append(all, runnable.Blob{Descriptor: d, Data: blob})
+		}
+		all = append(all, runnable.Blob{Descriptor: e, Data: data})
+	}
+	return all
 }
 
 // Content reads blobs from containerd's content store.

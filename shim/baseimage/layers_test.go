@@ -68,7 +68,7 @@ func TestFind(t *testing.T) {
 	}{{"ours", index, true}, {"no platform", index, true}, {"arm", index, false}, {"none", index, false}, {"ours", alone, true}, {"other", alone, false}} {
 		f := &finder{config: image.Config{Container: image.Container{ChainID: digest.FromString(test.layer)}, Host: image.Host{OS: "linux", Architecture: "amd64"}}}
 		b, err := f.find(t.Context(), c, test.in)
-		if (err == nil) != test.found || test.found && b.Layers()[0].Digest != digest.FromString("compressed "+test.layer) {
+		if (err == nil) != test.found || test.found && b.base.Layers()[0].Digest != digest.FromString("compressed "+test.layer) {
 			t.Errorf("%s: %+v, %v", test.layer, b, err)
 		}
 	}

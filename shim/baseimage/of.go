@@ -52,7 +52,7 @@ type Chains struct {
 	Below digest.Digest // of all but the last; empty: there is one
 }
 
-// ChainsOf gives a container's layers. One in which containerd's client has given the image's files to the users that the container's are mapped to is none.
+// ChainsOf returns a container's layers. One in which containerd's client has given the image's files to the users that the container's are mapped to is none.
 func ChainsOf(ctx context.Context, client *containerd.Client, info containers.Container) (l Chains, err error) {
 	if info.SnapshotKey == "" {
 		return l, nil
@@ -98,7 +98,7 @@ func shifted(name, parent string, uids, gids []specs.LinuxIDMapping) bool {
 	return err == nil && name == digest.FromBytes(id).String() || strings.HasPrefix(name, parent+"-")
 }
 
-// parentsOf gives the parent of a container's snapshot, and the parent of that. The latter is the image's where a layer is between, with the image's files shifted
+// parentsOf returns the parent of a container's snapshot, and the parent of that. The latter is the image's where a layer is between, with the image's files shifted
 // to other owners (ctr run --uidmap).
 func parentsOf(ctx context.Context, client *containerd.Client, info containers.Container) ([]string, error) {
 	sn := client.SnapshotService(info.Snapshotter)
@@ -112,7 +112,7 @@ func parentsOf(ctx context.Context, client *containerd.Client, info containers.C
 	return []string{stat.Parent}, nil
 }
 
-// standsOn tells whether the layers of an image are one of the snapshots parents, and their chain ID.
+// standsOn reports whether the layers of an image are one of the snapshots parents, and their chain ID.
 func standsOn(ctx context.Context, client *containerd.Client, i images.Image, parents []string) (chain digest.Digest, ok bool) {
 	diffs, err := containerd.NewImage(client, i).RootFS(ctx)
 	if err != nil {
@@ -122,7 +122,7 @@ func standsOn(ctx context.Context, client *containerd.Client, i images.Image, pa
 	return chain, slices.Contains(parents, chain.String())
 }
 
-// Referrer gives the image a snapshot refers to, so that registries list it among the image's referrers: the base
+// Referrer returns the image a snapshot refers to, so that registries list it among the image's referrers: the base
 // image where the snapshot goes into the same repository, else nothing. A manifest whose subject is not in its repository
 // cannot be copied by oras.
 func Referrer(base ocispec.Descriptor, image, ref string) *ocispec.Descriptor {
@@ -132,7 +132,7 @@ func Referrer(base ocispec.Descriptor, image, ref string) *ocispec.Descriptor {
 	return &base
 }
 
-// repository gives a reference's host and path; nothing if it is none.
+// repository returns a reference's host and path; nothing if it is none.
 func repository(ref string) string {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {

@@ -60,7 +60,7 @@ func (s Store) PartialAge() time.Duration { return time.Duration(s.PartialPulls)
 
 // Containerd is about how the cryo command asks it.
 type Containerd struct {
-	// Patience, in seconds, is how long a command that has begun waits for a containerd that has gone away. Default 30.
+	// Patience, in seconds, is how long a command that has begun asks a containerd again that has gone away, where that changes nothing. Default 30.
 	Patience int64 `toml:"patience"`
 }
 
@@ -68,17 +68,21 @@ type Containerd struct {
 type Dump struct {
 	// GhostLimit is the largest deleted but open file that a dump takes, in MiB. Default 64.
 	GhostLimit int64 `toml:"ghost-limit"`
-	// Timeout, in seconds, is for stopping all processes. Default 30.
+	// Timeout, in seconds, is for stopping all processes. CRIU is ended where it makes no progress for three more. Default 30.
 	Timeout int64 `toml:"timeout"`
 	// NetworkLock is iptables, nftables or skip. Default: CRIU's own, iptables; nftables where iptables is not installed.
 	NetworkLock string `toml:"network-lock"`
+	// InotifyPaths are directories of containers, searched for what inotify watches. Searching takes time only where something is watched that CRIU does not find otherwise. Default: those of [Default].
+	InotifyPaths []string `toml:"inotify-paths"`
+	// Verify has cryo checkpoint try each snapshot before the container ends, as with --verify.
+	Verify bool `toml:"verify"`
 }
 
 // Restore is about how containers get their memory back.
 type Restore struct {
 	// Lazy has containers run at once, while their memory is filled in. Default true, where the kernel can do it.
 	Lazy bool `toml:"lazy"`
-	// FillRate bounds, in MiB a second, how fast memory is filled in that nobody waits for. 0, the default: nothing does.
+	// FillRate bounds, in MiB a second, how fast memory is filled in that no process waits for. 0, the default: nothing does.
 	FillRate int64 `toml:"fill-rate"`
 	// Timeout, in seconds, is how long CRIU may restore a container without progress before it is ended. Default 120.
 	Timeout int64 `toml:"timeout"`
@@ -115,10 +119,11 @@ func Default() Config {
 		Root:       "/var/lib/cryo",
 		Store:      Store{PartialPulls: 7},
 		Containerd: Containerd{Patience: 30},
-		Dump:       Dump{GhostLimit: 64, Timeout: 30},
-		Restore:    Restore{Lazy: true, Timeout: 120, RegistryTimeout: 3600, Policy: Policy{Timeout: 60}},
-		GPU:        GPU{Timeout: 10, Engine: spec.DriverEngine},
-		Trust:      Trust{Default: unsigned},
+		Dump: Dump{GhostLimit: 64, Timeout: 30,
+			InotifyPaths: []string{"/tmp", "/var/tmp", "/run", "/srv", "/app", "/workspace", "/opt", "/root", "/home", "/usr/src", "/usr/local", "/usr/share/zoneinfo", "/var/lib"}},
+		Restore: Restore{Lazy: true, Timeout: 120, RegistryTimeout: 3600, Policy: Policy{Timeout: 60}},
+		GPU:     GPU{Timeout: 10, Engine: spec.DriverEngine},
+		Trust:   Trust{Default: unsigned},
 	}
 }
 
@@ -153,7 +158,7 @@ func parse(path string, data []byte) (Config, error) {
 	return c, nil
 }
 
-// explain says in a user's words, and with the line, what is wrong with TOML.
+// explain returns in a user's words, and with the line, what is wrong with TOML.
 func explain(err error) error {
 	var (
 		strict *toml.StrictMissingError
@@ -227,6 +232,11 @@ func (c Config) validate() error {
 			return fmt.Errorf("gpu.cdi: %q is not an absolute path", dir)
 		}
 	}
+	for _, dir := range c.Dump.InotifyPaths {
+		if !filepath.IsAbs(dir) || strings.ContainsAny(dir, " \t\n\"#") { // which CRIU's configuration files do not take
+			return fmt.Errorf("dump.inotify-paths: %q is not an absolute path without spaces, quotes and #", dir)
+		}
+	}
 	switch c.Dump.NetworkLock {
 	case "", "iptables", "nftables", "skip":
 		return nil
@@ -234,7 +244,7 @@ func (c Config) validate() error {
 	return fmt.Errorf("dump.network-lock = %q is none of iptables, nftables, skip", c.Dump.NetworkLock)
 }
 
-// unreadable says what is wrong with the file at path: InvalidArgument, or PermissionDenied where we may not read it.
+// unreadable returns what is wrong with the file at path: InvalidArgument, or PermissionDenied where we may not read it.
 func unreadable(path string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return failure.New(errdefs.ErrPermissionDenied, "run cryo as root (sudo), or name another file with CRYO_CONFIG", "read configuration %s: %w", path, err)

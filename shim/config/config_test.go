@@ -9,7 +9,56 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 )
+
+// TestTrustAsker: what nobody types must be signed, but for repositories that say otherwise.
+func TestTrustAsker(t *testing.T) {
+	for text, want := range map[string]struct{ person, machine, scratch bool }{
+		"":                              {true, false, false},
+		"[trust]\ndefault = 'unsigned'": {true, false, false},
+		"[trust]\ndefault = 'signed'":   {false, false, false},
+		"[trust.repositories]\n'r.example.com/scratch' = 'unsigned'": {true, false, true},
+	} {
+		c, err := parse("f", []byte(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		takes := func(by Asker, ref string) bool {
+			p, err := c.Trust.Policy(by)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = p.Judge([]string{ref}, digest.FromString("x"), nil, nil)
+			return err == nil
+		}
+		if p, m, s := takes(Person, "r.example.com/a:1"), takes(Machine, "r.example.com/a:1"), takes(Machine, "r.example.com:443/scratch/a:1"); p != want.person || m != want.machine || s != want.scratch {
+			t.Errorf("%s: a person %v, a machine %v, scratch %v", text, p, m, s)
+		}
+	}
+}
+
+// TestSettles: for which repositories something is said of signatures.
+func TestSettles(t *testing.T) {
+	for text, want := range map[string]bool{
+		"":                   false,
+		"default = 'signed'": false,
+		"keys = ['/a.pub']":  true,
+		"[trust.repositories]\n'r.example.com' = 'unsigned'":               true,
+		"[trust.repositories]\n'r.example.com:443/prod' = ['/a.pub']":      true,
+		"[trust.repositories]\n'r.example.com/prod/app' = ['/a.pub']":      true,
+		"[trust.repositories]\n'r.example.com/production' = ['/a.pub']":    false,
+		"[trust.repositories]\n'r.example.com:5000/prod/app' = 'unsigned'": false,
+	} {
+		c, err := parse("f", []byte("[trust]\n"+text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Trust.Settles("r.example.com/prod"); got != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}
 
 func TestLoad(t *testing.T) {
 	tests := []struct {
@@ -52,6 +101,7 @@ func TestLoad(t *testing.T) {
 		{"prefix that ends with a slash", "[trust.repositories]\n'a.b/c/' = 'unsigned'\n", false},
 		{"prefix in upper case", "[trust.repositories]\n'A.b/c' = 'unsigned'\n", false},
 		{"prefix with a pattern", "[trust.repositories]\n'a.b/*' = 'unsigned'\n", false},
+		{"one registry twice", "[trust.repositories]\n'r.example.com' = 'unsigned'\n'r.example.com:443' = 'unsigned'\n", false},
 		{"former name of a registry", "[trust.repositories]\n'index.docker.io' = 'unsigned'\n", false},
 		{"empty prefix", "[trust.repositories]\n'' = 'unsigned'\n", false},
 		{"unknown lock", "[dump]\nnetwork-lock = 'ufw'\n", false},

@@ -14,7 +14,7 @@ import (
 // privateCRIU is where contrib/criu/install puts CRIU on distributions whose own does not run.
 const privateCRIU = "/opt/cryo/criu/bin/criu"
 
-// FindCRIU gives the criu binary to use: the configured one, the one in PATH, or the private one, which also goes before
+// FindCRIU returns the criu binary to use: the configured one, the one in PATH, or the private one, which also goes before
 // one in PATH that is too old.
 func (c Config) FindCRIU() (string, error) {
 	if c.CRIU != "" {
@@ -61,6 +61,8 @@ func (c Config) CRIUOptions() criu.Options {
 		GhostLimit:  c.Dump.GhostLimit << 20,
 		Timeout:     time.Duration(c.Dump.Timeout) * time.Second,
 		NetworkLock: lock,
+
+		InotifyPaths: c.Dump.InotifyPaths,
 	}
 }
 

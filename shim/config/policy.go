@@ -7,10 +7,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cryo-project/cryo/image/spec/domain"
 	"github.com/cryo-project/cryo/image/store"
 )
 
-// Registries say which repositories containers may name by their image or by annotations, and how they are reached. Whoever creates containers chooses both, so nothing is allowed by default.
+// Registries say which repositories containers may name by their image or by annotations, and how they are reached. The client that creates a container chooses both, so nothing is allowed by default.
 type Registries struct {
 	// Repositories are prefixes of what is allowed: a registry, or one with the beginning of a path, which ends where a component does. Default: none.
 	Repositories []string `toml:"repositories"`
@@ -31,21 +32,16 @@ type Policy struct {
 	Timeout int64 `toml:"timeout"`
 }
 
-// Allows tells whether a normalised reference is of one of the repositories.
+// Allows reports whether a normalised reference is of one of the repositories.
 func (r Registries) Allows(ref string) bool {
-	name, _, _ := strings.Cut(ref, "@")
-	host, path, ok := strings.Cut(name, "/")
-	if !ok {
-		return false // a digest alone
-	}
-	path, _, _ = strings.Cut(path, ":")
-	full := strings.ToLower(host) + "/" + path
-	return slices.ContainsFunc(r.Repositories, func(prefix string) bool {
+	full := domain.Repository(ref)
+	return full != "" && slices.ContainsFunc(r.Repositories, func(prefix string) bool { // none has a digest alone
+		prefix = domain.Prefix(prefix)
 		return full == prefix || strings.HasPrefix(full, prefix+"/")
 	})
 }
 
-// AllowsImage tells whether an image of this name, as CRI has it, is of one of the repositories.
+// AllowsImage reports whether an image of this name, as CRI has it, is of one of the repositories.
 func (r Registries) AllowsImage(name string) bool {
 	if len(r.Repositories) == 0 {
 		return false
@@ -54,10 +50,10 @@ func (r Registries) AllowsImage(name string) bool {
 	return err == nil && r.Allows(full)
 }
 
-// Plain tells whether the registry of a normalised reference is spoken to without TLS.
+// Plain reports whether the registry of a normalised reference is spoken to without TLS.
 func (r Registries) Plain(ref string) bool {
-	host, _, _ := strings.Cut(ref, "/")
-	return slices.Contains(r.PlainHTTP, strings.ToLower(host))
+	registry := domain.Of(ref)
+	return slices.ContainsFunc(r.PlainHTTP, func(name string) bool { return domain.Canonical(name) == registry })
 }
 
 // Patience is Timeout.

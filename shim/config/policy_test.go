@@ -10,6 +10,8 @@ func TestRegistriesAllow(t *testing.T) {
 		"R.example.com/prod:1":               true,
 		"r.example.com/prod/app@sha256:aa":   true,
 		"localhost:5000/a:1":                 true,
+		"r.example.com:443/prod:1":           true,
+		"r.example.com:5000/prod:1":          false,
 		"r.example.com/production:1":         false,
 		"r.example.com/other:1":              false,
 		"r.example.com.evil.org/prod:1":      false,

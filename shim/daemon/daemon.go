@@ -1,4 +1,4 @@
-// Package daemon reaches containerd, outlives its restarts, and knows what of cryo's is there: containers, and the shims that run them.
+// Package daemon reaches containerd, and knows what of cryo's is there: containers, and the shims that run them.
 package daemon
 
 import (
@@ -25,10 +25,8 @@ import (
 type Options struct {
 	Address   string // of its socket
 	Namespace string
-	// Patience is how long a containerd that goes away is waited for, once it has answered.
+	// Patience is how long calls that change nothing when they are repeated are repeated, where containerd goes away.
 	Patience time.Duration
-	// Say prints that containerd is waited for. It may be nil.
-	Say func(format string, args ...any)
 	// Trace logs each request, for debugging.
 	Trace bool
 }
@@ -41,13 +39,12 @@ func Connect(ctx context.Context, o Options) (context.Context, *containerd.Clien
 	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unix", socket)
 	if err == nil {
 		_ = conn.Close()
-		calls := []grpc.UnaryClientInterceptor{away{socket: socket, patience: o.Patience, say: o.Say}.unary}
+		dial := retries(o.Patience)
 		if o.Trace {
-			calls = append(calls, traceCall)
+			dial = append(dial, grpc.WithChainUnaryInterceptor(traceCall))
 		}
 		var c *containerd.Client
-		if c, err = containerd.New(socket, containerd.WithDefaultNamespace(o.Namespace), containerd.WithTimeout(patience),
-			containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithChainUnaryInterceptor(calls...)})); err == nil {
+		if c, err = containerd.New(socket, containerd.WithDefaultNamespace(o.Namespace), containerd.WithTimeout(patience), containerd.WithExtraDialOpts(dial)); err == nil {
 			return namespaces.WithNamespace(ctx, o.Namespace), c, nil
 		}
 	}
@@ -61,7 +58,7 @@ func Connect(ctx context.Context, o Options) (context.Context, *containerd.Clien
 	return ctx, nil, failure.New(kind, hint, "reach containerd at %s: %v", o.Address, err)
 }
 
-// Find gives the container with an id, or else the one that nerdctl calls by this name. An error is NotFound, or InvalidArgument where several have the name.
+// Find returns the container with an id, or else the one that nerdctl calls by this name. An error is NotFound, or InvalidArgument where several have the name.
 func Find(ctx context.Context, c *containerd.Client, name string) (containerd.Container, error) {
 	container, err := c.LoadContainer(ctx, name)
 	if err == nil {

@@ -37,12 +37,12 @@ func Extend(ctx context.Context, client *containerd.Client, id, name string, d d
 	return err
 }
 
-// WithDigest gives a new container an extension with a digest.
+// WithDigest returns an option that gives a new container an extension with a digest.
 func WithDigest(name string, d digest.Digest) containerd.NewContainerOpts {
 	return containerd.WithContainerExtension(name, wrapperspb.String(d.String()))
 }
 
-// DigestIn gives the digest in an extension; empty: there is none.
+// DigestIn returns the digest in an extension; empty: there is none.
 func DigestIn(info containers.Container, name string) digest.Digest {
 	extension, ok := info.Extensions[name]
 	if !ok {

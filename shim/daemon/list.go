@@ -52,7 +52,7 @@ func List(ctx context.Context, client *containerd.Client, address, namespace str
 	return all, nil
 }
 
-// lookAt gives what there is to say of a container, and whether it is one of cryo's runtime.
+// lookAt returns what there is to say of a container, and whether it is one of cryo's runtime.
 func lookAt(ctx context.Context, container containerd.Container, bundles string) (c Container, ours bool, err error) {
 	info, err := container.Info(ctx)
 	if err != nil {

@@ -16,7 +16,7 @@ var RuntimeNames = []string{"io.containerd.cryo.v1", "io.containerd.runc.cryo.v1
 // ShimName is the program behind them, and possibly behind other names (CRI's runtime_path, a link in containerd's PATH).
 const ShimName = "containerd-shim-cryo-v1"
 
-// OurShim tells whether cryo's shim runs a task: by the runtime's name, or where another name leads to it, by the program
+// OurShim reports whether cryo's shim runs a task: by the runtime's name, or where another name leads to it, by the program
 // that is the parent of the task's first process.
 func OurShim(runtime string, pid uint32) bool {
 	if slices.Contains(RuntimeNames, runtime) || filepath.Base(runtime) == ShimName {
@@ -30,7 +30,7 @@ func OurShim(runtime string, pid uint32) bool {
 	return err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == ShimName
 }
 
-// Bundles gives the directory in which containerd keeps the bundles of a namespace; empty if no shim of cryo's runs for it. containerd does not tell its clients
+// Bundles returns the directory in which containerd keeps the bundles of a namespace; empty if no shim of cryo's runs for it. containerd does not tell its clients
 // where that is. The working directory of a shim is a bundle, so a shim of this containerd and this namespace is looked for.
 func Bundles(address, namespace string) string {
 	own, _ := os.Readlink("/proc/self/ns/mnt")
@@ -42,7 +42,7 @@ func Bundles(address, namespace string) string {
 			strings.TrimPrefix(argument(words, "-address"), "unix://") != strings.TrimPrefix(address, "unix://") {
 			continue
 		}
-		// A path counts in the mount namespace of who uses it.
+		// A path counts in the mount namespace of the process that uses it.
 		if theirs, err := os.Readlink(filepath.Join(dir, "ns/mnt")); err != nil || theirs != own {
 			continue
 		}
@@ -53,7 +53,7 @@ func Bundles(address, namespace string) string {
 	return ""
 }
 
-// argument gives the word that follows a flag.
+// argument returns the word that follows a flag.
 func argument(words []string, flag string) string {
 	if i := slices.Index(words, flag); i >= 0 && i+1 < len(words) {
 		return words[i+1]

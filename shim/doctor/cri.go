@@ -33,7 +33,7 @@ type criHandler struct {
 	ContainerAnnotations []string `json:"ContainerAnnotations"`
 }
 
-// ours tells whether cryo's shim serves the handler's pods.
+// ours reports whether cryo's shim serves the handler's pods.
 func (h criHandler) ours() bool {
 	if h.Path != "" {
 		return filepath.Base(h.Path) == daemon.ShimName
@@ -112,7 +112,7 @@ func examineHandler(name string, h criHandler) Diagnosis {
 	return d(good, "", h.Type+", "+h.Path)
 }
 
-// passes tells whether one of a handler's patterns has an annotation. Source: containerd, internal/cri/util, GetPassthroughAnnotations.
+// passes reports whether one of a handler's patterns has an annotation. Source: containerd, internal/cri/util, GetPassthroughAnnotations.
 func passes(patterns []string, annotation string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
 		ok, err := path.Match(pattern, annotation)

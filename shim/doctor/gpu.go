@@ -55,7 +55,7 @@ func checkEngine(p *patient) []Diagnosis {
 	if p.Config.GPU.Engine != image.KeeperEngine {
 		return nil
 	}
-	file, err := library.Locate()
+	file, err := library.Locate("")
 	if err != nil {
 		return found("gpu engine", worry, failure.Hint(err), "keeper: %v: containers with GPUs cannot be created", err)
 	}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -28,7 +29,14 @@ func checkConfig(_ context.Context, p *patient) []Diagnosis {
 	if p.ConfigErr != nil {
 		return found("configuration", trouble, failure.Hint(p.ConfigErr), "%v", p.ConfigErr)
 	}
-	return found("configuration", good, "", "root %s", p.Config.Root)
+	all := found("configuration", good, "", "root %s", p.Config.Root)
+	for _, repository := range p.Config.Restore.Policy.Repositories {
+		if !p.Config.Trust.Settles(repository) {
+			all = append(all, found("signatures", worry, fmt.Sprintf("write under [trust.repositories] %q = [\"PUBLIC-KEY-FILE\"], and sign what is there with cryo sign; or \"unsigned\", if whoever may push there is trusted", repository),
+				"[restore.policy] allows %s, and [trust] has no key for it: no container is restored from there by its image or annotation", repository)...)
+		}
+	}
+	return all
 }
 
 func checkKernel(ctx context.Context, p *patient) []Diagnosis {

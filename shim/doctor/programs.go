@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -33,10 +34,29 @@ func checkContainerd(ctx context.Context, p *patient) []Diagnosis {
 	if paths := daemonPaths(p.Address); paths != nil {
 		p.paths = paths
 	}
-	if v := strings.TrimPrefix(version.Version, "v"); strings.HasPrefix(v, "0.") || strings.HasPrefix(v, "1.") {
-		return found("containerd", worry, "use containerd 2.0 or later; cryo is tested with 2.4", "%s at %s", version.Version, p.Address)
+	return judgeContainerd(version.Version, p.Address)
+}
+
+// Oldest versions that cryo's shim works with. containerd before 1.7 does not speak its protocol, and 1.7 is not tested.
+const (
+	oldestContainerd, wantedContainerd = "1.7", "2.0"
+	oldestRunc                         = "1.2"
+)
+
+func judgeContainerd(version, address string) []Diagnosis {
+	const hint = "use containerd 2.0 or later; on Debian 12, Docker's package containerd.io has it. cryo is tested with 2.4"
+	switch plain := plainVersion(version); {
+	case plain != "" && !criu.AtLeast(plain, oldestContainerd):
+		return found("containerd", trouble, hint, "%s at %s is older than %s: it cannot start cryo's shim", version, address, oldestContainerd)
+	case plain != "" && !criu.AtLeast(plain, wantedContainerd):
+		return found("containerd", worry, hint, "%s at %s", version, address)
 	}
-	return found("containerd", good, "", "%s at %s", version.Version, p.Address)
+	return found("containerd", good, "", "%s at %s", version, address)
+}
+
+// plainVersion returns the numbers at the beginning of a version such as v1.6.20~ds1; empty if there are none, as in a build without a version.
+func plainVersion(version string) string {
+	return regexp.MustCompile(`^\d+(\.\d+)*`).FindString(strings.TrimPrefix(version, "v"))
 }
 
 // daemonPaths is the PATH of the process behind a unix socket, where containerd looks for shims and shims for runc and
@@ -95,6 +115,8 @@ func checkRunc(ctx context.Context, p *patient) []Diagnosis {
 	switch {
 	case err != nil:
 		return found("runc", trouble, "install runc 1.2 or later", "%v", err)
+	case plainVersion(r.Version) != "" && !criu.AtLeast(plainVersion(r.Version), oldestRunc):
+		return found("runc", trouble, "install runc 1.2 or later; on Debian 12, Docker's package containerd.io has it", "%s at %s is older than %s", r.Version, path, oldestRunc)
 	case !r.Seccomp:
 		return found("runc", worry, "install a runc with seccomp", "%s at %s, built without seccomp: containers with a seccomp profile cannot be restored", r.Version, r.Path)
 	}
@@ -127,7 +149,7 @@ func checkCRIU(ctx context.Context, p *patient) []Diagnosis {
 	return append(all, found("criu check", good, "", "%s", out)...)
 }
 
-// kernelRelease gives the release of the running kernel; nothing where /proc does not tell.
+// kernelRelease returns the release of the running kernel; nothing where /proc does not tell.
 func kernelRelease(root string) string {
 	release, _ := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease")) // doctor says what is wrong with /proc
 	return strings.TrimSpace(string(release))
@@ -140,7 +162,6 @@ func checkFeatures(ctx context.Context, p *patient) []Diagnosis {
 	}
 	var all []Diagnosis
 	for _, f := range []struct{ name, feature, without string }{
-		{"soft-dirty", "mem_dirty_track", "memory cannot be dumped ahead of the freeze"},
 		{"userfaultfd", "uffd-noncoop", "containers run only when all of their memory was read, as with cryo restore --eager"},
 		{"time namespaces", "timens", "containers that have one cannot be restored"},
 	} {

@@ -15,7 +15,7 @@ import (
 )
 
 // channels are both ends.
-func channels(t *testing.T) (a, b line) {
+func channels(t *testing.T) (a, b link) {
 	t.Helper()
 	own, other, err := channel.Pair()
 	if err != nil {
@@ -30,7 +30,7 @@ func channels(t *testing.T) (a, b line) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b = line{own}, line{c}
+	a, b = link{own}, link{c}
 	t.Cleanup(func() {
 		a.Close()
 		b.Close()

@@ -24,14 +24,14 @@ import (
 
 // Server is the process that fills in memory.
 type Server interface {
-	// Fill hands it its end of a channel, and tells how many bytes a second it may fill in at most that nobody waits for. 0: as many as it can.
+	// Fill hands it its end of a channel, and tells how many bytes a second it may fill in at most that no process waits for. 0: as many as it can.
 	Fill(channel *os.File, rate int64) error
 	PID() int
 }
 
 // Filling is a container whose memory is being filled in.
 type Filling struct {
-	channel line
+	channel link
 	server  Server
 	relayed chan struct{} // closed when CRIU has said that all tasks run, or has hung up before
 	opened  atomic.Bool   // the server has opened the snapshot
@@ -63,9 +63,9 @@ func Start(work string, server Server, rate int64) (_ *Filling, err error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Filling{channel: line{own}, server: server, relayed: make(chan struct{}), taken: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), held: make(map[int]int)}
+	f := &Filling{channel: link{own}, server: server, relayed: make(chan struct{}), taken: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), held: make(map[int]int)}
 	err = server.Fill(other, rate)
-	other.Close() // the server's death is heard when nobody else has it
+	other.Close() // the server's death is heard when no other process has it
 	if err != nil {
 		own.Close()
 		return nil, fmt.Errorf("%s: %w", doing, err)
@@ -192,7 +192,7 @@ func (f *Filling) Done() <-chan struct{} { return f.done }
 // PID is that of the server.
 func (f *Filling) PID() int { return f.server.PID() }
 
-// Opened tells whether the server has opened the snapshot.
+// Opened reports whether the server has opened the snapshot.
 func (f *Filling) Opened() bool { return f.opened.Load() }
 
 // There is how much memory the server has said is there; nil: it has not said yet.

@@ -30,7 +30,7 @@ func (s server) Fill(other *os.File, _ int64) error {
 	if err != nil {
 		return err
 	}
-	c := line{own}
+	c := link{own}
 	go func() {
 		defer c.Close()
 		if how := <-s.how; how != "" {

@@ -38,12 +38,12 @@ type Result struct {
 	Peak    int64   `json:"peak"`    // memory of the process that did it, bytes
 }
 
-// line is one end of the channel between the two processes.
-type line struct{ *channel.Channel }
+// link is one end of the channel between the two processes.
+type link struct{ *channel.Channel }
 
 // await waits until the other end is closed, and takes what comes meanwhile. Closing before would take away what was sent last, where
-// something has come that nobody has read (ECONNRESET).
-func (l line) await() {
+// something has come that was not read (ECONNRESET).
+func (l link) await() {
 	for {
 		_, fd, err := l.receive()
 		if err != nil {
@@ -55,8 +55,8 @@ func (l line) await() {
 	}
 }
 
-// receive gives the next message, and the descriptor that came with it, or -1. io.EOF: the other end is closed.
-func (l line) receive() (m message, fd int, err error) {
+// receive returns the next message, and the descriptor that came with it, or -1. io.EOF: the other end is closed.
+func (l link) receive() (m message, fd int, err error) {
 	fds, err := l.Receive(&m)
 	switch {
 	case err != nil:

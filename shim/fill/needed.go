@@ -44,7 +44,7 @@ func firstNeeded(images string, p *image.Pages) ([]neededPiece, error) {
 }
 
 // first chooses pieces, so many bytes at most: those with addresses that are used at once, then those of small areas, the smallest
-// first. What a program and its libraries keep for themselves is small beside what it works on, of which nobody knows.
+// first. What a program and its libraries keep for themselves is small beside what it works on, of which nothing is known.
 func first(all []image.Part, pageSize int64, used []uint64, most int64) (chosen []int) {
 	seen := make(map[int]bool)
 	choose := func(i int) {
@@ -82,7 +82,7 @@ type area struct {
 	bytes    int64
 }
 
-// areas gives them by size.
+// areas returns them by size.
 func areas(all []image.Part, pageSize int64) (found []area) {
 	const little = 1 << 20 // bytes; pages of zeros leave holes
 	for i := range all {

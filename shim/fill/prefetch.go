@@ -12,11 +12,11 @@ import (
 type prefetch struct {
 	mu      sync.Mutex
 	pieces  map[place][]byte // that have come; guarded by mu
-	taken   map[place]bool   // by who waits for them; guarded by mu
+	taken   map[place]bool   // by a process that waits for them; guarded by mu
 	stopped bool             // nothing more is begun; guarded by mu
 }
 
-// urgent is how many pages are fetched side by side for which somebody waits: each takes as long as the network does.
+// urgent is how many pages are fetched side by side for which a process waits: each takes as long as the network does.
 const urgent = 4
 
 // fetchAhead fetches what processes will want as soon as they run, in the background until ended ends it.
@@ -52,7 +52,7 @@ type parts interface {
 	Close()
 }
 
-// begin has so many goroutines fetch what is needed in its order, but for pieces that are there. It never fails: what does not come is asked for again by who wants
+// begin has so many goroutines fetch what is needed in its order, but for pieces that are there. It never fails: what does not come is asked for again by the process that wants
 // it. arrived is called with each that has come. ended begins with nothing more and waits for what is on its way.
 func (p *prefetch) begin(readers int, needed []neededPiece, there func(image.Part) bool, open func() (parts, error), arrived func()) (ended func()) {
 	queue := make(chan neededPiece, len(needed))
@@ -65,14 +65,14 @@ func (p *prefetch) begin(readers int, needed []neededPiece, there func(image.Par
 		reading.Go(func() {
 			from, err := open()
 			if err != nil {
-				return // others do it, or nobody
+				return // others do it, or none
 			}
 			defer from.Close()
 			for w := range queue {
 				if !p.wanted(w.place) || there(w.part) {
 					continue
 				}
-				if data, err := from.Read(w.part); err == nil { // else who wants it hears what is wrong
+				if data, err := from.Read(w.part); err == nil { // else the process that wants it hears what is wrong
 					p.have(w.place, bytes.Clone(data))
 					arrived()
 				}
@@ -85,14 +85,14 @@ func (p *prefetch) begin(readers int, needed []neededPiece, there func(image.Par
 	}
 }
 
-// wanted tells whether a piece is still to be fetched.
+// wanted reports whether a piece is still to be fetched.
 func (p *prefetch) wanted(at place) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return !p.stopped && !p.taken[at]
 }
 
-// have notes that a piece has come. One that was taken meanwhile has been read by who took it.
+// have notes that a piece has come. One that was taken meanwhile has been read by its taker.
 func (p *prefetch) have(at place, data []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +101,7 @@ func (p *prefetch) have(at place, data []byte) {
 	}
 }
 
-// stop begins with nothing more: who runs says itself what it wants.
+// stop begins with nothing more: a running process asks for what it wants.
 func (p *prefetch) stop() {
 	if p == nil {
 		return
@@ -111,7 +111,7 @@ func (p *prefetch) stop() {
 	p.mu.Unlock()
 }
 
-// there tells whether a piece has been fetched.
+// there reports whether a piece has been fetched.
 func (p *prefetch) there(at place) bool {
 	if p == nil {
 		return false
@@ -121,7 +121,7 @@ func (p *prefetch) there(at place) bool {
 	return p.pieces[at] != nil
 }
 
-// take gives a piece once. nil: it must be read, which fetches nothing twice that is on its way.
+// take returns a piece once. nil: it must be read, which fetches nothing twice that is on its way.
 func (p *prefetch) take(at place) []byte {
 	if p == nil {
 		return nil

@@ -22,7 +22,7 @@ import (
 	"github.com/cryo-project/cryo/shim/notes"
 )
 
-// calm is how long nobody may have waited for a page before the rest is filled in: a process that goes on asks for what it needs in
+// calm is how long no process may have waited for a page before the rest is filled in: a process that goes on asks for what it needs in
 // quick succession, some milliseconds each, and answers when it has that.
 const calm = 10 * time.Millisecond
 
@@ -42,14 +42,14 @@ type Memory struct {
 	Pulling *lazypull.Source
 	// Waiting says what those wait for that do not come; empty: for nothing but the line. nil where Pulling is.
 	Waiting func() string
-	// Rate bounds how many bytes a second are filled in that nobody waits for. 0: nothing does.
+	// Rate bounds how many bytes a second are filled in that no process waits for. 0: nothing does.
 	Rate int64
 }
 
 // Serve fills in the memory of the processes that the shim names over c, which it closes, and returns when nothing is missing in any process any more, or all
 // are gone. Whatever else happens it tells the shim, and returns when no process depends on it. ctx ends when what is missing will not come; its cause is told.
 func (m *Memory) Serve(ctx context.Context, c *channel.Channel) error {
-	shim := line{c}
+	shim := link{c}
 	defer shim.Close()
 	f, result, err := m.serve(ctx, shim)
 	if err == nil {
@@ -66,8 +66,8 @@ func (m *Memory) Serve(ctx context.Context, c *channel.Channel) error {
 	return err
 }
 
-// serve gives the filler where processes may depend on it.
-func (m *Memory) serve(ctx context.Context, c line) (_ *lazypages.Filler, _ Result, err error) {
+// serve returns the filler if processes may depend on it.
+func (m *Memory) serve(ctx context.Context, c link) (_ *lazypages.Filler, _ Result, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	pages, err := m.open(ctx)
@@ -139,8 +139,8 @@ func (m *Memory) open(ctx context.Context) (*image.Pages, error) {
 }
 
 // take takes tasks from the shim until all run. A shim that dies leaves processes that go on, until containerd ends them: they are
-// filled as if it lived. stopAhead is called when they run: who runs says itself what it wants.
-func take(c line, f *lazypages.Filler, stopAhead func(), restored *atomic.Pointer[time.Time]) error {
+// filled as if it lived. stopAhead is called when they run: a running process asks for what it wants.
+func take(c link, f *lazypages.Filler, stopAhead func(), restored *atomic.Pointer[time.Time]) error {
 	for tasks := 0; ; {
 		m, fd, err := c.receive()
 		switch {
@@ -173,7 +173,7 @@ func take(c line, f *lazypages.Filler, stopAhead func(), restored *atomic.Pointe
 const tellTime = time.Second / 2
 
 // tell tells the shim how much memory is there, and what the rest waits for, until ctx ends.
-func (m *Memory) tell(ctx context.Context, c line, f *lazypages.Filler) {
+func (m *Memory) tell(ctx context.Context, c link, f *lazypages.Filler) {
 	for {
 		select {
 		case <-ctx.Done():

@@ -64,7 +64,7 @@ func (s *source) Layout(pid int) (lazypages.Layout, error) {
 	return l, nil
 }
 
-// after gives the part behind those that follow each in its segment.
+// after returns the part behind those that follow each in its segment.
 func after(parts []image.Part, behind func(p, other image.Part) bool) []int {
 	next := make([]int, len(parts))
 	for i := len(parts) - 1; i >= 0; i-- {
@@ -75,7 +75,7 @@ func after(parts []image.Part, behind func(p, other image.Part) bool) []int {
 	return next
 }
 
-// next gives the first piece from one on that can be read without waiting, as far as is known at once; -1: there is none.
+// next returns the first piece from one on that can be read without waiting, as far as is known at once; -1: there is none.
 func (s *source) next(pid, from int) int {
 	s.mu.RLock()
 	parts, after := s.parts[pid], s.after[pid]

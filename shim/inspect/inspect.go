@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"path/filepath"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -15,8 +17,11 @@ import (
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/signature"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -24,6 +29,8 @@ import (
 type Options struct {
 	Config             config.Config
 	Address, Namespace string // of containerd
+	// Program is the path of cryo, which reviews CRIU's images in a process of its own, and beside which is what asks NVIDIA's driver; empty: the running program is cryo.
+	Program string
 	// Registry says how to reach a registry. It is asked only where the local store has no such snapshot; nil: then it is NotFound.
 	Registry func() (registry.Options, error)
 }
@@ -37,17 +44,18 @@ type Found struct {
 
 	options Options
 	store   *store.Store
+	ref     string
 	puller  *registry.Puller // nil: it is in the local store
 }
 
 // Find finds a snapshot in the local store. If only a registry has it, Find fetches its small parts, and Close removes them. A name that says
 // no registry is looked for in the local store alone.
 func Find(ctx context.Context, s *store.Store, ref string, o Options) (*Found, error) {
-	j, err := restore.NewJudging(o.Config.Trust, false)
+	j, err := restore.NewJudging(o.Config.Trust, config.Person, false)
 	if err != nil {
 		return nil, err
 	}
-	f := &Found{From: s, options: o, store: s}
+	f := &Found{From: s, options: o, store: s, ref: ref}
 	var names []string // that it has
 	var signed []signature.Attached
 	f.Descriptor, err = s.Resolve(ctx, ref)
@@ -94,7 +102,7 @@ func (f *Found) Close() error {
 }
 
 // Verify reads all of the snapshot and checks every digest. Of one that is in a registry it reads the small parts alone, and asks whether the rest is there, of
-// which notRead is the size in bytes. Whoever calls it has an operation of the store open.
+// which notRead is the size in bytes. The caller has an operation of the store open.
 func (f *Found) Verify(ctx context.Context, p image.Progress) (notRead int64, err error) {
 	if f.puller == nil {
 		return 0, f.store.Damaged(ctx, f.Descriptor, image.Verify(ctx, f.store, f.Descriptor, p))
@@ -118,7 +126,7 @@ func (f *Found) Check(ctx context.Context, snapshot *image.Snapshot) (v fit.Verd
 	config, _ := f.withEtcFiles(snapshot.Config)
 	var spec specs.Spec
 	if g := config.GPU; g != nil && json.Unmarshal(config.Spec, &spec) == nil {
-		p, err := restore.PlanGPUs(ctx, f.options.Config.GPU, g, &spec, restore.GPUOptions{})
+		p, err := restore.PlanGPUs(ctx, f.options.Config.GPU, g, &spec, restore.GPUOptions{Programs: dir(f.options.Program)})
 		if err != nil {
 			return v, err
 		}
@@ -127,7 +135,44 @@ func (f *Found) Check(ctx context.Context, snapshot *image.Snapshot) (v fit.Verd
 			return v, fmt.Errorf("write the runtime specification: %w", err)
 		}
 	}
-	return fit.Check(config, target), nil
+	v = fit.Check(config, target)
+	if certain, err := f.findBase(ctx, snapshot.Config.Container); err != nil {
+		v.Findings = append(v.Findings, fit.Finding{Rule: ruleBase, Fatal: certain, Problem: err.Error(), Hint: failure.Hint(err)})
+	}
+	return v, context.Cause(ctx)
+}
+
+// dir is the directory of a program; empty: of the running one.
+func dir(program string) string {
+	if program == "" {
+		return ""
+	}
+	return filepath.Dir(program)
+}
+
+// ruleBase is for a snapshot whose base image this host cannot get.
+const ruleBase = "base-image"
+
+// findBase looks for the base image. Where containerd does not answer, or no registry may be asked, that it is not found is not certain.
+func (f *Found) findBase(ctx context.Context, c image.Container) (certain bool, _ error) {
+	const patience = 20 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	in, client, err := daemon.Connect(ctx, daemon.Options{Address: f.options.Address, Namespace: f.options.Namespace})
+	if err == nil {
+		defer client.Close()
+		ctx = in
+	}
+	certain = err == nil && f.options.Registry != nil
+	var o *registry.Options
+	if f.options.Registry != nil {
+		asked, err := f.options.Registry()
+		if err != nil {
+			return certain, err
+		}
+		o = &asked
+	}
+	return certain, baseimage.Find(ctx, client, c, f.ref, o)
 }
 
 // etc is where files for /etc of the container would be.
@@ -135,7 +180,7 @@ func (f *Found) etc(c image.Config) string {
 	return restore.EtcDir(f.store.Root(), f.options.Address, f.options.Namespace, c.Container.ID)
 }
 
-// withEtcFiles gives the config with mounts of the files that restore makes, and their destinations.
+// withEtcFiles returns the config with mounts of the files that restore makes, and their destinations.
 func (f *Found) withEtcFiles(c image.Config) (image.Config, []string) {
 	var spec specs.Spec
 	if json.Unmarshal(c.Spec, &spec) != nil {

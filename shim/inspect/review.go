@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -54,8 +55,10 @@ func (f *Found) Review(ctx context.Context, snapshot *image.Snapshot, p trust.Po
 		refuse("specification", err.Error(), err)
 		return r, nil
 	}
+	p.AppArmor = restore.AppArmor()
+	r.Asks = append(r.Asks, trust.Known(config.Spec)...)
 	r.Asks = append(r.Asks, trust.Review(&spec, devicesOf(config), p)...)
-	work, err := f.store.Work(ctx)
+	work, err := f.store.Scratch(ctx)
 	if err != nil {
 		return r, err
 	}
@@ -64,8 +67,9 @@ func (f *Found) Review(ctx context.Context, snapshot *image.Snapshot, p trust.Po
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return r, fmt.Errorf("make a working directory: %w", err)
 	}
-	log.G(ctx).WithField("program", "/proc/self/exe").Debug("start a process: the review of CRIU's images")
-	box, err := sandbox.Open(dir)
+	program := cmp.Or(f.options.Program, sandbox.Self)
+	log.G(ctx).WithField("program", program).Debug("start a process: the review of CRIU's images")
+	box, err := sandbox.Open(program, dir)
 	if err != nil {
 		return r, err
 	}
@@ -86,7 +90,9 @@ func (f *Found) Review(ctx context.Context, snapshot *image.Snapshot, p trust.Po
 			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: library.Inner, Type: "bind"})
 		}
 	}
-	if _, err := trust.Confine(&spec, nil, trust.Policy{Allow: []trust.Grant{trust.All}}); err != nil {
+	if _, err := trust.Confine(&spec, nil, trust.Policy{Allow: []trust.Grant{trust.All}}); errors.As(err, new(*trust.RefusedError)) {
+		return r, nil // it asks for what no grant allows
+	} else if err != nil {
 		return r, err
 	}
 	asks, err := box.Review(ctx, &spec, p)

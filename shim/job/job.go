@@ -75,13 +75,13 @@ func Failed(ctx context.Context, op, container, advice string, err error) *Error
 
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Hint says what to do next.
+// Hint returns what to do next.
 func (e *Error) Hint() string { return e.Advice }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is gives the kind.
+// Is reports whether target is the kind.
 func (e *Error) Is(target error) bool {
 	if e.Lost {
 		return target == failure.ErrLost || target == errdefs.ErrInternal

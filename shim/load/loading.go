@@ -44,7 +44,7 @@ func Start(server Server) (*Loading, error) {
 	}
 	l := &Loading{channel: own, peer: toKeeper, ended: make(chan struct{})}
 	err = server.Load(other, peer)
-	other.Close() // the server's death is heard when nobody else has it
+	other.Close() // the server's death is heard when no other process has it
 	peer.Close()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", doing, err), own.Close(), l.peer.Close())
@@ -53,7 +53,7 @@ func Start(server Server) (*Loading, error) {
 	return l, nil
 }
 
-// connection gives the ends of a connection on which package ring speaks: the keeper's, and that of who loads.
+// connection returns the ends of a connection on which package ring speaks: the keeper's, and the loader's.
 func connection() (keeper, loader *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -98,7 +98,7 @@ func (l *Loading) Close() error {
 	return errors.Join(l.channel.Close(), ignoreClosed(l.peer.Close()))
 }
 
-// ignoreClosed passes over a file that who it was given to has closed.
+// ignoreClosed passes over a file that its taker has closed.
 func ignoreClosed(err error) error {
 	if errors.Is(err, os.ErrClosed) {
 		return nil

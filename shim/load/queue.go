@@ -14,8 +14,10 @@ type part struct {
 	needs  image.DevicePart
 }
 
-// queue has the parts of all pieces that nobody has begun with: those that can be read at once, and those that segments are still awaited for.
+// queue has the parts of all pieces that no worker has begun with: those that can be read at once, and those that segments are still awaited for.
 type queue struct {
+	pulling bool // what can be read may still have to be fetched: the store may have no room for it
+
 	mu      sync.Mutex
 	change  *sync.Cond // of what follows
 	here    []part     // in the order in which they came; guarded by mu
@@ -57,7 +59,7 @@ func (q *queue) look() {
 	}
 }
 
-// next gives a part that can be read, and waits for one; false: there are no more, or no more is wanted.
+// next returns a part that can be read, and waits for one; false: there are no more, or no more is wanted.
 func (q *queue) next() (part, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -72,14 +74,14 @@ func (q *queue) next() (part, bool) {
 	return p, true
 }
 
-// awaits tells whether segments are awaited still.
+// awaits reports whether segments are awaited still, or may be.
 func (q *queue) awaits() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.awaited) > 0
+	return q.pulling || len(q.awaited) > 0
 }
 
-// stop has nobody begin with more.
+// stop keeps workers from beginning with more.
 func (q *queue) stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -79,7 +79,7 @@ func Send(ctx context.Context, devices *image.Devices, pulling *lazypull.Source,
 	ctx, cancel := context.WithCancel(ctx) // of following
 	defer cancel()
 	q := newQueue(sizes, link.Geometry().SlotBytes, devices.Part)
-	if pulling != nil {
+	if q.pulling = pulling != nil; q.pulling {
 		go pulling.Follow(ctx, q.look)
 	}
 	return link.Send(ctx, sizes, func(ctx context.Context, s *ring.Sender) error {
@@ -139,7 +139,7 @@ func send(ctx context.Context, q *queue, open func() (reader, error), s *ring.Se
 					return len(dst), nil
 				})
 				if errs[i] != nil {
-					q.stop() // nobody goes on
+					q.stop() // none goes on
 					return
 				}
 			}
@@ -158,7 +158,7 @@ func telling(q *queue, s *ring.Sender) (callOff func()) {
 		for q.awaits() {
 			select {
 			case <-tick.C:
-				_ = s.Wait() // who is gone is noticed elsewhere
+				_ = s.Wait() // a client that is gone is noticed elsewhere
 			case <-done:
 				return
 			}

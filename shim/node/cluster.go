@@ -36,7 +36,7 @@ const (
 	readyLabel  = "ready.io.cryo/" // and the first 32 digits of a snapshot's digest: "memory" or "gpu"
 	manager     = "cryo-node"      // of fields, for the API server: only labels that it has set are removed with it
 	component   = "cryo"           // that events are from
-	labelTime   = 5 * time.Minute  // after which labels are set once more: somebody may have changed them
+	labelTime   = 5 * time.Minute  // after which labels are set once more: they may have been changed
 	retryTime   = 5 * time.Second  // after which it is tried again
 	requestTime = 10 * time.Second // for one request
 	maxMessage  = 1024             // bytes of an event's message. Source: Kubernetes, pkg/apis/core/validation/events.go

@@ -1,7 +1,7 @@
 // Package node is the service of one machine, cryo node: it keeps snapshots prewarmed that a file lists, counts checkpoints, what containers are restored and which are not, and
 // tells Kubernetes what is ready and what was restored.
 //
-//	file ────── keeper ── package prewarm ── local store, registry
+//	file ────── warmer ── package prewarm ── local store, registry
 //	               │ what is ready
 //	containerd ─ events ──┬── metrics ── /metrics, /healthz
 //	                      └── cluster ── labels of the node, events of pods

@@ -72,7 +72,7 @@ func parse(data []byte) (w Wanted, err error) {
 	return w, nil
 }
 
-// has tells whether a normalised reference is listed.
+// has reports whether a normalised reference is listed.
 func (w Wanted) has(ref string) bool { return w.index(ref) >= 0 }
 
 func (w Wanted) index(ref string) int {

@@ -74,11 +74,11 @@ func (v *service) heard(ctx context.Context, client *containerd.Client, m *event
 	switch m.Topic {
 	case restoredTopic:
 		took := fields.Fields["seconds"].GetNumberValue()
-		hit := v.keeper != nil && v.keeper.isPrewarmed(field("digest"))
+		hit := v.warmer != nil && v.warmer.isPrewarmed(field("digest"))
 		v.metrics.restores.WithLabelValues(fmt.Sprint(hit)).Inc()
 		v.metrics.seconds.Observe(took)
-		if v.keeper != nil {
-			wake(v.keeper.used)
+		if v.warmer != nil {
+			wake(v.warmer.used)
 		}
 		e.What, e.Digest, e.Seconds = "restored", field("digest"), took
 		v.tell(ctx, client, m.Namespace, id, podEvent{Reason: "Restored", Message: fmt.Sprintf("restored from %s in %.1f s", ref, took)})

@@ -24,7 +24,7 @@ import (
 func TestResult(t *testing.T) {
 	for want, err := range map[string]error{
 		"done": nil, "unavailable": failure.New(errdefs.ErrUnavailable, "", "x"), "unknown": errors.New("x"),
-		"gpu-count": &fit.MisfitError{Findings: []fit.Finding{{Rule: "gpu-count"}}}, "deadline exceeded": context.DeadlineExceeded,
+		"gpu-count": fit.Misfit(fit.Finding{Rule: "gpu-count"}), "deadline exceeded": context.DeadlineExceeded,
 	} {
 		if got := result(err); got != want {
 			t.Errorf("%v: %q, want %q", err, got, want)
@@ -50,9 +50,9 @@ func happen(t *testing.T, v *service, topic string, fields map[string]any) {
 func TestHeard(t *testing.T) {
 	m := newMetrics()
 	var said []Entry
-	k := newKeeper(Options{}, nil, nil, m, nil)
+	k := newWarmer(Options{}, nil, nil, m, nil)
 	k.states = map[string]State{"a": {Digest: "sha256:1", State: ready}, "b": {Digest: "sha256:2", State: failed}}
-	v := &service{o: Options{Log: func(e Entry) { said = append(said, e) }}, metrics: m, keeper: k}
+	v := &service{o: Options{Log: func(e Entry) { said = append(said, e) }}, metrics: m, warmer: k}
 	for _, d := range []string{"sha256:1", "sha256:1", "sha256:2", ""} {
 		happen(t, v, restoredTopic, map[string]any{"container_id": "c", "snapshot": "r", "digest": d, "seconds": 0.8})
 	}
@@ -126,8 +126,8 @@ func TestPhases(t *testing.T) {
 // TestServe: /healthz says what is wrong, and the socket of a service that was killed is in nobody's way.
 func TestServe(t *testing.T) {
 	v := &service{o: Options{Log: func(e Entry) { t.Errorf("%+v", e) }}, metrics: newMetrics()}
-	v.keeper = newKeeper(Options{}, nil, nil, v.metrics, nil)
-	v.keeper.want = Wanted{Snapshots: []Snapshot{{Ref: "r"}}}
+	v.warmer = newWarmer(Options{}, nil, nil, v.metrics, nil)
+	v.warmer.want = Wanted{Snapshots: []Snapshot{{Ref: "r"}}}
 	address := "unix:" + t.TempDir() + "/s"
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -159,7 +159,7 @@ func TestServe(t *testing.T) {
 	if code, body := get("/healthz"); code != http.StatusOK {
 		t.Errorf("%d %s", code, body)
 	}
-	v.keeper.fileErr = errors.New("no such file")
+	v.warmer.fileErr = errors.New("no such file")
 	if code, body := get("/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "no such file") {
 		t.Errorf("%d %s", code, body)
 	}

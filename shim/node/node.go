@@ -44,7 +44,7 @@ type Entry struct {
 type service struct {
 	o         Options
 	metrics   *metrics
-	keeper    *keeper  // nil: nothing is kept
+	warmer    *warmer  // nil: nothing is kept
 	cluster   *cluster // nil: Kubernetes is told nothing
 	connected atomic.Bool
 }
@@ -70,8 +70,8 @@ func Run(ctx context.Context, o Options) error {
 		if err != nil {
 			return err
 		}
-		v.keeper = newKeeper(o, s, r, v.metrics, v.ready)
-		if v.keeper.want, read, err = Read(o.File); err != nil {
+		v.warmer = newWarmer(o, s, r, v.metrics, v.ready)
+		if v.warmer.want, read, err = Read(o.File); err != nil {
 			return err
 		}
 	}
@@ -88,9 +88,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 	var all sync.WaitGroup
 	all.Go(func() { v.hear(ctx) })
-	if v.keeper != nil {
-		all.Go(func() { v.keeper.watch(ctx, read) })
-		all.Go(func() { v.keeper.run(ctx) })
+	if v.warmer != nil {
+		all.Go(func() { v.warmer.watch(ctx, read) })
+		all.Go(func() { v.warmer.run(ctx) })
 	}
 	if v.cluster != nil {
 		all.Go(func() { v.cluster.run(ctx) })
@@ -113,5 +113,5 @@ func (v *service) ready(digests map[string]bool) {
 	}
 }
 
-// againTime is between two attempts to reach who is away.
+// againTime is the time between two attempts to reach a server that does not answer.
 const againTime = time.Second

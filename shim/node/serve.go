@@ -48,8 +48,8 @@ func (v *service) serve(ctx context.Context, l net.Listener) {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(v.metrics.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		h := health{Containerd: v.connected.Load()}
-		if v.keeper != nil {
-			list, err := v.keeper.all()
+		if v.warmer != nil {
+			list, err := v.warmer.all()
 			switch {
 			case err != nil && public:
 				h.File = "cannot be used, see the log"
@@ -64,7 +64,7 @@ func (v *service) serve(ctx context.Context, l net.Listener) {
 		if !h.Containerd || h.File != "" {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_ = json.NewEncoder(w).Encode(h) // who asked has gone
+		_ = json.NewEncoder(w).Encode(h) // the client has gone
 	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	stop := context.AfterFunc(ctx, func() {

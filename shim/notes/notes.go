@@ -43,7 +43,7 @@ func (m Memory) Write(bundle string) error {
 	return nil
 }
 
-// Read gives what was noted; nil: nothing, since all was there before the container ran.
+// Read returns what was noted; nil: nothing, since all was there before the container ran.
 func Read(bundle string) (*Memory, error) {
 	f, err := os.Open(filepath.Join(bundle, file))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,12 +58,4 @@ func Read(bundle string) (*Memory, error) {
 		return nil, fmt.Errorf("read how much memory is there: %w", err)
 	}
 	return &m, nil
-}
-
-// Remove removes the note of a bundle.
-func Remove(bundle string) error {
-	if err := os.Remove(filepath.Join(bundle, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove what was noted of a container: %w", err)
-	}
-	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// LastLines gives the last n lines; all if n is negative.
+// LastLines returns the last n lines; all if n is negative.
 func LastLines(text []byte, n int) []byte {
 	if n < 0 {
 		return text

@@ -17,7 +17,7 @@ import (
 // most is how large a file becomes, in bytes. The one before it is kept too.
 const most = 1 << 20
 
-// patience is how long somebody who attaches may take to read what a FIFO holds.
+// patience is how long a client that attaches may take to read what a FIFO holds.
 const patience = time.Second
 
 // Path is the file with the latest output in a bundle. When it is full, it is renamed to the name that before gives.
@@ -28,7 +28,7 @@ func Pipe(bundle string) string { return filepath.Join(bundle, "cryo-output") }
 
 func before(bundle string) string { return Path(bundle) + ".1" }
 
-// Read gives what is kept of the output in a bundle, and how much of it is in the file that Path gives, in bytes. The error is [fs.ErrNotExist] if none is kept.
+// Read returns what is kept of the output in a bundle, and how much of it is in the file that Path gives, in bytes. The error is [fs.ErrNotExist] if none is kept.
 func Read(bundle string) (all []byte, latest int64, err error) {
 	all, err = os.ReadFile(before(bundle))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -41,12 +41,12 @@ func Read(bundle string) (all []byte, latest int64, err error) {
 	return append(all, last...), int64(len(last)), nil
 }
 
-// Keep keeps what comes from pipe, which is that of the bundle, and writes it to the FIFO attached while somebody has that open for reading. It closes pipe at
+// Keep keeps what comes from pipe, which is that of the bundle, and writes it to the FIFO attached while a process has that open for reading. It closes pipe at
 // its end.
 func Keep(pipe *os.File, attached, bundle string) {
 	defer func() {
 		_ = pipe.Close()
-		_ = os.Remove(Pipe(bundle)) // who follows waits until it is gone; at the latest it goes with the bundle
+		_ = os.Remove(Pipe(bundle)) // a client that follows waits until it is gone; at the latest it goes with the bundle
 	}()
 	l, r := log{bundle: bundle}, reader{path: attached}
 	defer l.close()
@@ -96,14 +96,14 @@ func (l *log) close() {
 // reader is the client that has attached.
 type reader struct {
 	path string
-	file *os.File // nil: nobody
-	late bool     // it did not read within patience; until it reads again, nobody waits for it
+	file *os.File // nil: none
+	late bool     // it did not read within patience; until it reads again, no process waits for it
 }
 
 func (r *reader) write(p []byte) {
 	if r.file == nil {
 		f, err := os.OpenFile(r.path, os.O_WRONLY|unix.O_NONBLOCK, 0)
-		if err != nil { // ENXIO: nobody reads
+		if err != nil { // ENXIO: no process reads
 			return
 		}
 		r.file, r.late = f, false

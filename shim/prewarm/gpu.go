@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 	"github.com/cryo-project/cryo/shim/load"
@@ -24,11 +26,12 @@ import (
 // preload loads a snapshot's device memory ahead of a restore. nil: it is not asked for.
 type preload struct {
 	begin *prewarmed.Beginning
+	gpus  restore.GPUOptions
 	info  prewarmed.Info
 	again bool // it is loaded already
 }
 
-// planPreload decides where the snapshot's device memory goes, and makes room there. Nobody else does so until it is closed.
+// planPreload decides where the snapshot's device memory goes, and makes room there. No other process does so until it is closed.
 func planPreload(ctx context.Context, s *store.Store, snapshot *image.Snapshot, name string, o Options, r *Result) (_ *preload, err error) {
 	if !o.OnGPU {
 		return nil, nil
@@ -43,7 +46,7 @@ func planPreload(ctx context.Context, s *store.Store, snapshot *image.Snapshot, 
 	if err := json.Unmarshal(snapshot.Config.Spec, &spec); err != nil {
 		return nil, fmt.Errorf("read the snapshot's runtime specification: %w: %w", err, errdefs.ErrDataLoss)
 	}
-	l := &preload{}
+	l := &preload{gpus: o.GPUs}
 	if l.begin, err = prewarmed.New(s.Root()).Begin(ctx); err != nil {
 		return nil, err
 	}
@@ -82,7 +85,7 @@ func gpuMisfit(c image.Config, host fit.GPUs) error {
 	return v.Err()
 }
 
-// nothingToLoad says why a snapshot has no device memory of its own; empty: it has.
+// nothingToLoad returns why a snapshot has no device memory of its own; empty: it has.
 func nothingToLoad(g *image.GPU) string {
 	switch {
 	case g == nil:
@@ -110,7 +113,7 @@ func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snap
 			err = context.Cause(ctx) // the keeper was killed for that
 		}
 	}()
-	h, err := keeper.Start(ctx, keeper.Options{})
+	h, err := keeper.Start(ctx, keeper.Options{Path: driver.In(l.gpus.Programs)})
 	if err != nil {
 		return err
 	}
@@ -136,11 +139,15 @@ func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snap
 	if err := load.Into(ctx, h.Receive, memory); err != nil {
 		return err
 	}
+	program := "" // the running one
+	if dir := l.gpus.Programs; dir != "" {
+		program = filepath.Join(dir, "cryo")
+	}
 	// Its contexts take room, and what it has mapped. The descriptors have the memory.
 	if err := h.Close(); err != nil {
 		return err
 	}
-	return l.begin.Keep(ctx, l.info, files)
+	return l.begin.Keep(ctx, program, l.info, files)
 }
 
 func (l *preload) close() {

@@ -49,7 +49,7 @@ func gpusOf(i prewarmed.Info) (all []OnGPU) {
 	return all
 }
 
-// List gives what is prewarmed, with what is on GPUs, the least recently used first.
+// List returns what is prewarmed, with what is on GPUs, the least recently used first.
 func List(ctx context.Context, s *store.Store) ([]Listed, error) {
 	found, err := s.Prewarmed(ctx)
 	if err != nil {

@@ -135,7 +135,7 @@ func makeReady(ctx context.Context, s *store.Store, ref string, desc ocispec.Des
 	return loading.load(ctx, s, snapshot)
 }
 
-// overBudget says that a snapshot alone is larger than the budget of what is fetched, both in bytes.
+// overBudget returns the error that a snapshot alone is larger than the budget of what is fetched, both in bytes.
 func overBudget(need, budget int64) error {
 	return failure.New(errdefs.ErrResourceExhausted, fmt.Sprintf("raise it to %d MiB at least: disk under [prewarm] in the configuration", (need+1<<20-1)>>20),
 		"prewarm: the snapshot has %s, and the budget of what is fetched for prewarmed snapshots is %s", size.Of(need), size.Of(budget))

@@ -2,11 +2,8 @@ package restore
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -18,13 +15,13 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/runnable"
+	"github.com/cryo-project/cryo/image/spec/domain"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
@@ -33,22 +30,18 @@ import (
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// NotAllowed says that the host's configuration does not allow a container to ask for a snapshot.
+// NotAllowed returns the error that the host's configuration does not allow a container to ask for a snapshot.
 func NotAllowed(ref string) error {
 	return failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [restore.policy] in /etc/cryo/config.toml",
 		"restore-policy: the configuration does not allow a container to be restored from %s", ref).By("restore-policy")
 }
 
-// mismatch says that a snapshot cannot be restored into a container with another specification, or root file system.
+// mismatch returns the error that a snapshot cannot be restored into a container with another specification, or root file system.
 func mismatch(found []fit.Finding) error {
-	text := "the snapshot cannot be restored into this container:"
-	for _, f := range found {
-		text += fmt.Sprintf("\n  %s: %s", f.Rule, f.Problem)
-	}
-	return failure.New(errdefs.ErrFailedPrecondition, (&fit.MisfitError{Findings: found}).Hint(), "%s", text).By(found[0].Rule)
+	return fit.Refuse(errdefs.ErrFailedPrecondition, "the snapshot cannot be restored into this container:", found...)
 }
 
-// annotated gives the options of a restore that a container asks for. The client has written the container's specification; the host's configuration decides the rest.
+// annotated returns the options of a restore that a container asks for. The client has written the container's specification; the host's configuration decides the rest.
 func annotated(c config.Config, r restorer.Request) (Options, error) {
 	o := Options{
 		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: restorer.Choices{Force: c.Restore.Policy.Force}, Timeout: c.Restore.Policy.Patience(),
@@ -61,15 +54,8 @@ func annotated(c config.Config, r restorer.Request) (Options, error) {
 	if o.Policy.Allow, err = Grants(c.Restore.Policy.Allow); err != nil {
 		return o, fmt.Errorf("restore.policy.allow in the configuration: %w", err)
 	}
-	data, err := os.ReadFile(filepath.Join(r.Bundle, "config.json"))
-	if err != nil {
-		return o, fmt.Errorf("read the container's specification: %w", err)
-	}
-	o.Spec = &specs.Spec{}
-	if err := json.Unmarshal(data, o.Spec); err != nil {
-		return o, fmt.Errorf("read the container's specification: %w", err)
-	}
-	return o, nil
+	o.Spec, err = readSpec(r.Bundle)
+	return o, err
 }
 
 // Grants reads the names of grants.
@@ -103,7 +89,7 @@ func allowed(ctx context.Context, s *store.Store, a config.Registries, ref strin
 			return "", err
 		case full == desc.Digest.String():
 			refs = names
-		case !slices.ContainsFunc(names, func(name string) bool { return repositoryOf(name) == repositoryOf(full) }):
+		case !slices.ContainsFunc(names, func(name string) bool { return domain.Repository(name) == domain.Repository(full) }):
 			pull = PullAlways
 		}
 	}
@@ -167,7 +153,7 @@ func (o *asker) snapshotOf(image string) (ref string, ok bool, err error) {
 	return ref, true, nil
 }
 
-// rootfs gives the difference of a snapshot from containerd's content, where the container's image has it as its last layer.
+// rootfs returns the difference of a snapshot from containerd's content, where the container's image has it as its last layer.
 func (o *asker) rootfs(d ocispec.Descriptor) image.Fetcher {
 	last := digest.Digest(d.Annotations[image.AnnotationRawDigest])
 	if o.chains.Below == "" || identity.ChainID([]digest.Digest{o.chains.Below, last}) != o.chains.All {

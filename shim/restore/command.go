@@ -1,217 +1,321 @@
 package restore
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"path/filepath"
+	"sync"
 	"time"
 
+	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"golang.org/x/sync/errgroup"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/job"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// forCommand makes a container for a command. If the command ends before the container runs, all is undone.
-func (v *serving) forCommand(asked *restorer.Conversation) error {
-	m := &making{serving: v, asked: asked}
-	defer m.disconnect()
-	asked.Hear(v.left)
-	v.say = m.say
-	if v.request.Choices.Debug {
-		_ = errors.Join(log.SetFormat(log.TextFormat), log.SetLevel("debug")) // which it knows
-		log.L.Logger.SetOutput(lines{asked})
-	}
-	err := m.restore()
-	if err == nil {
-		return nil
-	}
-	var ran *ranError
-	if errors.As(err, &ran) {
-		err = ran.err
-		if !ran.runsOn {
-			err = m.failed(err)
-		}
-		asked.Tell(restorer.Message{Failed: failure.Of(err), Container: v.prepared.Name, RunsOn: ran.runsOn})
-		return err
-	}
-	if cause := context.Cause(m.ctx); errors.Is(cause, errCalledOff) {
-		err = cause
-	}
-	left := m.undo()
-	if left != nil {
-		m.warn("%v", left)
-	}
-	asked.Tell(m.refused(err))
-	if left != nil {
-		v.settle(undo) // as soon as containerd is back
-	}
-	return err
+// Command is cryo restore as its user sees it: it makes a container as any client of containerd does, whose shim restores it, and shows how far that is.
+type Command struct {
+	Config config.Config
+	Store  *store.Store
+	Client *containerd.Client
+	// Environment is where the restore process looks for credentials and proxies, and for cryo's root and configuration.
+	Environment []string
+	Ref         string // of the snapshot
+	Name        string // of the container; empty: the one that the snapshot's had
+	Namespace   string // of containerd
+	Address     string // of containerd's socket
+	Choices     restorer.Choices
+	// Debug receives each line that the restore process logs for debugging. If it is nil, the process logs none.
+	Debug func(line string)
+
+	job.Hooks
 }
 
-// refused says why there is no container.
-func (m *making) refused(err error) restorer.Message {
-	var images *ImagesError
-	switch {
-	case m.planned && !errors.Is(err, failure.ErrMisfit): // else it is nothing about the container
-		return restorer.Message{Failed: failure.Of(m.failed(err)), Container: m.prepared.Name}
-	case errors.As(err, &images):
-		return restorer.Message{Failed: failure.Of(job.Failed(m.ctx, "restore", images.Name, tryAgain, err)), Container: images.Name}
+// Environment returns that of this process for the restore process, with a store, and a configuration file where that is not empty.
+func Environment(s *store.Store, config string) ([]string, error) {
+	all := append(os.Environ(), "CRYO_ROOT="+s.Root())
+	if config == "" {
+		return all, nil
 	}
-	return restorer.Message{Failed: failure.Of(err)}
+	path, err := filepath.Abs(config)
+	if err != nil {
+		return nil, fmt.Errorf("find the configuration: %w", err)
+	}
+	return append(all, "CRYO_CONFIG="+path), nil
+}
+
+// making is a restore of a command's that is under way.
+type making struct {
+	Command
+	began    time.Time
+	here     *Looking
+	work     *store.Work
+	puller   *registry.Puller // nil: the snapshot is in the local store, or is a file
+	counts   registry.Counts  // of the puller
+	plan     *Plan            // nil: nothing of the container was made
+	snapshot ocispec.Descriptor
+	listener *listener
+
+	etc                  string   // directory of files for /etc that were made; empty: none
+	runtime, snapshotter string   // containerd's names
+	log                  *url.URL // where output goes; nil: the shim keeps some of it
+	img                  containerd.Image
+	unget                func(context.Context) error // removes what img has brought to containerd; nil: nothing
+	releasing            sync.WaitGroup              // the lease is being deleted
+	container            containerd.Container        // nil: there is none
+	task                 containerd.Task
 }
 
 const tryAgain = "try again; containerd's log tells more"
 
-// failed is the error of a restore that did not come about. All is as before.
-func (m *making) failed(err error) error {
-	return job.Failed(m.ctx, "restore", m.prepared.Name, tryAgain, err)
+// Run makes a running container of a snapshot. ctx carries containerd's namespace. After an error nothing is left of the container, with two exceptions. A [*job.Error] whose Running is true says that it runs.
+// With [restorer.Choices.Wait], a container that ran, and was ended since its memory did not come, is not removed.
+func (c Command) Run(ctx context.Context) (*Result, error) {
+	c.Hooks = c.OrNobody()
+	c.WaitsFor("pull", func() string { return "the registry" })
+	c.Choices.Progress, c.Choices.Debug = c.Progress != nil, c.Debug != nil
+	m := &making{Command: c, began: time.Now()}
+	defer m.close()
+	r, err := m.restore(ctx)
+	if r != nil && err == nil {
+		return r, nil
+	}
+	if ran := (*ranError)(nil); errors.As(err, &ran) {
+		return nil, &job.Error{Container: m.plan.Name, Running: ran.runsOn, Restored: ran.runsOn, Advice: ran.advice, Err: ran.err}
+	}
+	if left := m.undo(ctx, errdefs.IsPermissionDenied(err) || errdefs.IsDataLoss(err) || errdefs.IsFailedPrecondition(err)); left != nil {
+		m.Warn("%v", left)
+	}
+	if err == nil { // a trial
+		return &Result{Container: m.plan.Name, Complete: true, Warnings: m.plan.Warnings}, nil
+	}
+	return nil, m.failed(ctx, err)
 }
 
-// undo undoes all that was made.
-func (m *making) undo() (err error) {
-	if !m.planned {
-		return nil
+// failed returns why there is no container.
+func (m *making) failed(ctx context.Context, err error) error {
+	switch {
+	case m.plan == nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case m.plan == nil:
+		return err // it is nothing about the container
+	case ctx.Err() != nil:
+		return job.Failed(ctx, "restore", m.plan.Name, "", context.Cause(ctx))
+	case errors.Is(err, failure.ErrMisfit):
+		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), undoTime)
+	return job.Failed(ctx, "restore", m.plan.Name, tryAgain, err)
+}
+
+// close ends what runs for the command, and removes its working directory.
+func (m *making) close() {
+	m.listener.close()
+	m.releasing.Wait()
+	if m.here != nil {
+		m.here.End()
+	}
+	if m.puller != nil {
+		m.puller.Close()
+	}
+	if m.work != nil {
+		_ = m.work.Close() // the next process does it
+	}
+}
+
+// undo undoes all that was made. What was fetched of a snapshot that is refused goes again.
+func (m *making) undo(ctx context.Context, refused bool) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	err = m.tryToSettle(ctx, undo)
+	m.listener.close() // the restore process hears it, and ends
+	if m.container != nil {
+		if err = remove(ctx, m.container); err != nil {
+			err = failure.New(failure.KindOf(err, errdefs.ErrUnknown), "remove it when containerd is back: ctr containers rm "+m.container.ID(), "remove the container %s: %w", m.container.ID(), err)
+		}
+	}
 	if m.etc != "" {
 		err = errors.Join(err, os.RemoveAll(m.etc))
 	}
 	if m.unget != nil {
 		err = errors.Join(err, m.unget(ctx))
 	}
-	m.clear(ctx)
+	if refused && m.puller != nil {
+		err = errors.Join(err, m.puller.Abandon())
+		m.puller = nil
+	}
 	return err
 }
 
-func (m *making) disconnect() {
-	if m.client != nil {
-		_ = m.client.Close()
-	}
-}
-
-// clear removes what CRIU was given and has made, which may still be at it.
-func (v *serving) clear(ctx context.Context) {
-	for ctx.Err() == nil && errors.Join(os.RemoveAll(v.prepared.Images), os.RemoveAll(v.criu())) != nil {
-		time.Sleep(pollTime)
-	}
-}
-
-// lines tells a command what is logged.
-type lines struct{ asked *restorer.Conversation }
-
-func (l lines) Write(p []byte) (int, error) {
-	l.asked.Tell(restorer.Message{Log: string(p)})
-	return len(p), nil
-}
-
-// restore makes the container, and brings its memory while it runs.
-func (m *making) restore() error {
-	o, err := m.chosen()
+// restore makes the container, and waits until it runs. A trial has no result.
+func (m *making) restore(ctx context.Context) (*Result, error) {
+	o, err := m.chosen(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ctx, client, err := m.connect(m.ctx)
-	if err != nil {
-		return err
+	m.here = Look(ctx, m.Config)
+	if m.work, err = m.Store.Work(ctx); err != nil {
+		return nil, err
 	}
-	m.client, m.ctx = client, ctx
-	if _, err := m.open(); err != nil {
-		return err
+	if err := errors.Join(RemoveAbandoned(ctx, m.Client, m.work.Dir), m.sweepEtcFiles(ctx)); err != nil && ctx.Err() == nil {
+		m.Warn("%v", err)
 	}
-	m.asked.Tell(restorer.Message{Begun: m.work.Dir})
-	if err := errors.Join(RemoveAbandoned(ctx, client, m.work.Dir), m.sweepEtcFiles(ctx)); err != nil && ctx.Err() == nil {
-		m.warn("%v", err)
-	}
-	if name := m.request.ID; name != "" {
-		if err := m.checkName(name); err != nil {
-			return err // before anything is fetched
+	if m.Name != "" {
+		if err := m.checkName(ctx, m.Name); err != nil {
+			return nil, err // before anything is fetched
 		}
 	}
-	socket, err := restorer.Listen(m.work.Dir)
+	request, err := m.decide(ctx, o)
 	if err != nil {
-		return err
-	}
-	if err := m.prepare(o, m.request.Choices.RequireSignature); err != nil {
-		return errors.Join(err, socket.Close())
+		return nil, err
 	}
 	log.G(ctx).Debug("the snapshot is found, fits, and is allowed")
-	m.planned = true
-	m.asked.Tell(restorer.Message{Container: m.prepared.Name})
-	for _, w := range m.prepared.Warnings {
-		m.warn("%s", w)
+	for _, w := range m.plan.Warnings {
+		m.Warn("%s", w)
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	defer context.AfterFunc(ctx, func() { m.prepared.pull.end(context.Cause(ctx)) })() // who reads what does not come is not waited for
-	unpacked := make(chan struct{})
-	group.Go(func() error {
-		defer close(unpacked)
-		return m.blame(m.unpack(ctx, o.Registry.Progress))
-	})
-	group.Go(func() error { return m.make(ctx, o.Registry) })
-	group.Go(func() error {
-		defer socket.Close() // a shim that comes too late is not let wait
-		<-unpacked
-		for {
-			err := m.serveShim(ctx, socket)
-			if !errors.Is(err, errGone) || m.isRunning() {
-				return err
-			}
-			// containerd was restarted and starts another shim, which connects again.
+	if m.listener, err = listen(m.work.Dir, m.Command); err != nil {
+		return nil, err
+	}
+	request.Order.Report = m.listener.path
+	if err := m.make(ctx, o.Registry); err != nil {
+		return nil, err
+	}
+	log.G(ctx).Debug("the container is created")
+	err = m.start(ctx, request)
+	if m.Choices.Trial != nil {
+		if m.listener.tried() {
+			return nil, nil
 		}
-	})
-	return group.Wait()
-}
-
-// blame gives the reason why something of a snapshot could not be read, where err is not it.
-func (v *serving) blame(err error) error {
-	if err == nil {
-		return nil
+		return nil, cmp.Or(err, errRan)
 	}
-	return v.suspect(v.prepared.pull.cause(err))
-}
-
-// serveShim waits for the shim to connect, and answers it until all memory is in the local store.
-func (v *serving) serveShim(ctx context.Context, socket *restorer.Listener) error {
-	shim, of, err := socket.Accept(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer shim.Close()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	shim.Hear(func() {
-		if v.isRunning() { // nobody needs what is missing
-			cancel(errGone)
-			v.prepared.pull.end(errGone)
+	log.G(ctx).Debug("the container runs")
+	return m.result(ctx)
+}
+
+// decide finds the snapshot, decides whether and how it is restored, and returns what the shim is to be told.
+func (m *making) decide(ctx context.Context, o Options) (request restorer.Request, err error) {
+	j, err := NewJudging(m.Config.Trust, config.Person, m.Choices.RequireSignature)
+	if err != nil {
+		return request, err
+	}
+	ref := m.Ref
+	var desc ocispec.Descriptor
+	if o.Trial != nil {
+		desc, err = *o.Trial, j.local(ctx, m.Store, ref, o.Trial.Digest)
+	} else {
+		ref, desc, m.puller, err = Locate(ctx, m.Store, ref, o.Pull, o.Registry, j)
+	}
+	if err != nil {
+		return request, err
+	}
+	var from image.Fetcher = m.Store
+	if m.puller != nil {
+		from = m.puller
+	} else {
+		o.Choices.Pull = PullNever
+	}
+	o.GPUs.LeaveToShim = m.puller == nil // else nothing is fetched that the shim would refuse
+	snapshot, err := image.Open(ctx, from, desc)
+	if err == nil {
+		m.plan, err = newPlan(ctx, snapshot, ref, m.here, o)
+	}
+	if m.puller != nil {
+		if err != nil { // what was fetched goes again
+			err = errors.Join(err, m.puller.Abandon())
+			m.puller = nil
+			return request, err
 		}
-	})
-	if p := v.prepared; of.ID != p.Name || of.Namespace != v.request.Namespace {
-		err := fmt.Errorf("the restore process is for the container %s in %s, not for %s in %s: %w", p.Name, v.request.Namespace, of.ID, of.Namespace, errdefs.ErrPermissionDenied)
-		shim.Tell(restorer.Message{Failed: failure.Of(err)})
-		return err
+		err = m.puller.Settle(ctx)
 	}
-	return v.attend(ctx, shim)
+	if err != nil {
+		return request, err
+	}
+	m.snapshot = desc
+	p := m.plan
+	p.Warnings = append(j.warning(), p.Warnings...)
+	order := &restorer.Order{Choices: o.Choices, Digest: desc.Digest, Policy: p.Policy, Environment: m.Environment, Annotations: map[string]string{}}
+	for _, name := range []string{cdi.Annotation, gpu.MapAnnotation} {
+		if value, told := p.Spec.Annotations[name]; told {
+			order.Annotations[name] = value
+		}
+	}
+	Forget(p.Spec)
+	return restorer.Request{Ref: ref, ID: p.Name, Namespace: m.Namespace, Address: m.Address, Order: order}, nil
+}
+
+// result waits until the restore process has said how the container was restored, and with [restorer.Choices.Wait] until all memory is in the local store.
+func (m *making) result(ctx context.Context) (*Result, error) {
+	r, err := m.listener.await(ctx, func(*Result) bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	if r.GPUPrewarmed {
+		m.Say("the device memory of %s was prewarmed", m.plan.Name)
+	}
+	if m.Choices.Wait && !r.Complete {
+		if r.Arrives {
+			m.Say("%s runs, and its memory is on its way", m.plan.Name)
+		}
+		if r, err = m.listener.await(ctx, func(r *Result) bool { return r.Complete }); err != nil {
+			return nil, m.ran(ctx, err)
+		}
+	}
+	r.Container, r.Namespace, r.PID, r.Reference, r.Digest = m.plan.Name, m.Namespace, m.task.Pid(), m.plan.Ref, m.snapshot.Digest.String()
+	r.Image, r.Warnings, r.Arrives = m.img.Name(), m.plan.Warnings, false
+	running, pulled := m.listener.since(m.began)
+	r.Running = running
+	if r.Pull != nil {
+		r.Pull.Seconds = pulled
+		r.Pull.Moved, r.Pull.Retries = r.Pull.Moved+m.counts.Moved(), r.Pull.Retries+m.counts.Repeated()
+		r.Pull.There = max(0, r.Pull.There-m.counts.Moved())
+	}
+	return r, nil
+}
+
+// ranError says why not all of a snapshot came while its container ran.
+type ranError struct {
+	runsOn bool
+	advice string
+	err    error
+}
+
+func (e *ranError) Error() string { return e.err.Error() }
+
+// ran returns the error of a container that has run. Interrupting a wait for its memory does not end it.
+func (m *making) ran(ctx context.Context, err error) error {
+	name := m.plan.Name
+	if ctx.Err() != nil {
+		return &ranError{runsOn: true, advice: name + " runs on, and its memory still comes", err: fmt.Errorf("wait for the memory of %s: %w", name, context.Cause(ctx))}
+	}
+	if m.listener.isHarmless() {
+		return &ranError{runsOn: true, err: err}
+	}
+	return &ranError{err: job.Failed(ctx, "restore", name, tryAgain, err)}
 }
 
 // chosen are the options that the command's flags say.
-func (m *making) chosen() (Options, error) {
-	c := m.request.Choices
+func (m *making) chosen(ctx context.Context) (Options, error) {
+	c := m.Choices
 	o := Options{
-		Config: m.config, Name: m.request.ID, Namespace: m.request.Namespace, Address: m.request.Address, Choices: *c, GPUs: GPUOptions{Devices: c.Devices},
-		Registry: registry.Options{
-			PlainHTTP: c.Registry.PlainHTTP, Insecure: c.Registry.Insecure, CAFile: c.Registry.CAFile, Username: c.Registry.Username, Password: c.Registry.Password,
-			Concurrency: c.Registry.Concurrency,
-		},
-		Check: m.admit,
+		Config: m.Config, Name: m.Name, Namespace: m.Namespace, Address: m.Address, Choices: c, GPUs: GPUOptions{Devices: c.Devices},
+		Registry: registryOptions(c.Registry),
+		Check:    func(c image.Config, name string, spec *specs.Spec) error { return m.admit(ctx, c, name, spec) },
 	}
 	o.Policy.Devices = c.Devices
 	var err error
@@ -221,41 +325,27 @@ func (m *making) chosen() (Options, error) {
 	for _, text := range c.GPUs {
 		pair, err := ParseGPUPair(text)
 		if err != nil {
-			return o, fmt.Errorf("--gpu %s: %w: %w", text, err, errdefs.ErrInvalidArgument)
+			return o, Wrong("--gpu %s: %v", text, err)
 		}
 		o.GPUs.Pairs = append(o.GPUs.Pairs, pair)
 	}
-	if c.Progress {
-		o.Registry.Progress = func(what string, done, total int64) {
-			m.asked.Tell(restorer.Message{Progress: &restorer.Progress{What: what, Done: done, Total: total}})
+	o.Registry.Progress, o.Registry.Counts = m.Progress, &m.counts
+	if file := c.Registry.CAFile; file != "" {
+		if o.Choices.Registry.CAFile, err = filepath.Abs(file); err != nil {
+			return o, fmt.Errorf("find the certificate authorities: %w", err)
 		}
 	}
 	if c.Debug {
-		o.Registry.Trace = func(r registry.Request) { TraceRequest(m.ctx, r) }
+		o.Registry.Trace = func(r registry.Request) { TraceRequest(ctx, r) }
 	}
 	return o, nil
 }
 
-// warn and say tell the command's user.
-func (m *making) warn(format string, args ...any) {
-	m.asked.Tell(restorer.Message{Warning: fmt.Sprintf(format, args...)})
+func registryOptions(r restorer.Registry) registry.Options {
+	return registry.Options{PlainHTTP: r.PlainHTTP, Insecure: r.Insecure, CAFile: r.CAFile, Username: r.Username, Password: r.Password, Concurrency: r.Concurrency}
 }
 
-func (m *making) say(format string, args ...any) {
-	m.asked.Tell(restorer.Message{Said: fmt.Sprintf(format, args...)})
-}
-
-// tell tells the command that the container runs.
-func (m *making) tell(r *Result) error {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("tell the command that the container runs: %w", err)
-	}
-	m.asked.Tell(restorer.Message{Result: data})
-	return nil
-}
-
-// TraceRequest tells who debugs of a request to a registry.
+// TraceRequest logs a request for debugging to a registry.
 func TraceRequest(ctx context.Context, r registry.Request) {
 	e := log.G(ctx).WithFields(log.Fields{"method": r.Method, "url": r.URL, "took": r.Took.Round(time.Microsecond)})
 	if r.Err != nil {

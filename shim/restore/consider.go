@@ -23,8 +23,8 @@ func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from
 		return nil, err
 	}
 	images := filepath.Join(work, "images")
-	log.G(ctx).WithField("program", "/proc/self/exe").Debug("start a process: the review of CRIU's images")
-	box, err := sandbox.Open(images) // it takes some milliseconds to be ready
+	log.G(ctx).WithField("program", sandbox.Self).Debug("start a process: the review of CRIU's images")
+	box, err := sandbox.Open(sandbox.Self, images) // it takes some milliseconds to be ready
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from
 		err = Unawaited(ctx, func() error { return p.checkImages(ctx, box, images) })
 	}
 	if err != nil {
-		return nil, &ImagesError{Name: p.Name, Err: Full(s.Root(), err)}
+		return nil, Full(s.Root(), err)
 	}
 	return p, nil
 }

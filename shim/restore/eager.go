@@ -12,7 +12,7 @@ import (
 // forkedLimit is how much memory processes may have each for itself, in bytes, that they shared before.
 const forkedLimit = 64 << 20
 
-// eager says why a container's memory is not filled in while it runs; empty: it is.
+// eager returns why a container's memory is not filled in while it runs; empty: it is.
 func (p *Plan) eager(o Options) string {
 	if o.Eager {
 		return "--eager"
@@ -24,7 +24,7 @@ func (p *Plan) eager(o Options) string {
 		return err.Error()
 	}
 	if _, has := setns.In(p.Spec, specs.UserNamespace); has {
-		return "it has a user namespace, in which the kernel gives nobody a userfaultfd for running processes"
+		return "it has a user namespace, in which the kernel gives no process a userfaultfd for running processes"
 	}
 	if forked := p.Unpacked.Forked(); forked > forkedLimit {
 		return fmt.Sprintf("its processes share %.1f MiB since they were forked, of which each would have a copy", float64(forked)/(1<<20))

@@ -14,17 +14,6 @@ func Wrong(format string, args ...any) error {
 	return failure.New(errdefs.ErrInvalidArgument, "see cryo restore --help", format, args...)
 }
 
-// ImagesError says that a snapshot's images cannot be used for the container. Its kind is its cause's.
-type ImagesError struct {
-	Name string // of the container
-	Err  error
-}
-
-func (e *ImagesError) Error() string { return e.Err.Error() }
-
-// Unwrap gives the cause.
-func (e *ImagesError) Unwrap() error { return e.Err }
-
 // Full gives an error that means a full disk the kind ResourceExhausted. dir is where there is no room.
 func Full(dir string, err error) error {
 	if !noSpace(err) {
@@ -33,7 +22,7 @@ func Full(dir string, err error) error {
 	return NoRoom(dir, err)
 }
 
-// NoRoom says that something has failed since there is no room in dir. Its kind is ResourceExhausted.
+// NoRoom returns the error that something has failed since there is no room in dir. Its kind is ResourceExhausted.
 func NoRoom(dir string, err error) error {
 	if !noSpace(err) {
 		err = fmt.Errorf("%w: no space left under %s", err, dir)
@@ -41,12 +30,12 @@ func NoRoom(dir string, err error) error {
 	return failure.New(errdefs.ErrResourceExhausted, "make room under "+dir+" (a checkpoint needs the container's memory twice for a while), or use another place with --root", "%w", err)
 }
 
-// noSpace tells whether an error says, as the C library does, that a disk is full.
+// noSpace reports whether an error says, as the C library does, that a disk is full.
 func noSpace(err error) bool {
 	return strings.Contains(strings.ToLower(err.Error()), "no space left on device")
 }
 
-// cutOff says that not all of a snapshot came while its container was being restored, or while it ran. The shim has ended the container if it lacked memory: whole tells
+// cutOff returns the error that not all of a snapshot came while its container was being restored, or while it ran. The shim has ended the container if it lacked memory: whole tells
 // that it had all of its memory by then, and runs on. The error's kind is that of its cause.
 func cutOff(name string, ran, whole bool, err error) error {
 	text := "restore %s: its memory did not all come: %w"

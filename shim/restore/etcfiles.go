@@ -39,7 +39,7 @@ func ProvideEtcFiles(spec *specs.Spec, dir string, given []string, allowed bool)
 	return provided
 }
 
-// ExistsOr tells whether a path is on this host, or is one of the files that are to be made in dir; empty: none are.
+// ExistsOr reports whether a path is on this host, or is one of the files that are to be made in dir; empty: none are.
 func ExistsOr(dir string) func(path string) bool {
 	return func(path string) bool { return exists(path) || dir != "" && filepath.Dir(path) == dir }
 }

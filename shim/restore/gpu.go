@@ -35,6 +35,8 @@ type GPUs struct {
 	minors []int             // of the nodes that the container gets
 	wanted []GPUPair
 	mapped gpu.Map // by an annotation
+
+	programs string // see [GPUOptions]
 }
 
 // PlanGPUs decides which GPUs of this host a snapshot gets, and makes room for their CDI devices in its specification. What
@@ -46,7 +48,7 @@ func PlanGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec,
 		}
 		return GPUs{}, nil
 	}
-	p := GPUs{devices: o.Devices, host: cdi.Open(c.CDI...), was: g.Devices, wanted: o.Pairs}
+	p := GPUs{devices: o.Devices, host: cdi.Open(c.CDI...), was: g.Devices, wanted: o.Pairs, programs: o.Programs}
 	p.findLibrary(g)
 	if len(p.devices) == 0 {
 		if err := cdi.Validate(g.CDI); err != nil {
@@ -95,14 +97,14 @@ func givenGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, leaveToShim 
 // findLibrary looks for the library that processes of a snapshot have loaded, where they have one.
 func (p *GPUs) findLibrary(g *image.GPU) {
 	if g.Library != nil {
-		lib, err := library.Locate()
+		lib, err := library.Locate(p.programs)
 		p.Facts.Library, p.Facts.NoLibrary = lib.Digest, err
 	}
 }
 
 // ask asks the driver, and decides by its answer which GPU takes the place of which.
 func (p *GPUs) ask(ctx context.Context) error {
-	known, err := driver.ReadFacts(ctx, "")
+	known, err := driver.ReadFacts(ctx, driver.In(p.programs))
 	p.Facts.Unasked = false
 	var missing *driver.NoHelperError
 	switch {
@@ -119,7 +121,7 @@ func (p *GPUs) ask(ctx context.Context) error {
 	return p.place(known)
 }
 
-// clear tells whether it is known without the driver which GPUs the container gets, each in the place of one.
+// clear reports whether it is known without the driver which GPUs the container gets, each in the place of one.
 func (p *GPUs) clear(g *image.GPU) bool {
 	return p.Facts.NoGPU == nil && len(p.wanted)+len(p.mapped) == 0 && len(g.Processes) > 0 && len(p.minors) == len(g.Devices)
 }
@@ -145,7 +147,7 @@ func (p *GPUs) place(known driver.Facts) (err error) {
 	return nil
 }
 
-// injected gives the specification with the CDI devices in it, and leaves the one given as it is.
+// injected returns the specification with the CDI devices in it, and leaves the one given as it is.
 func (p GPUs) injected(spec *specs.Spec) (*specs.Spec, error) {
 	var with specs.Spec
 	data, err := json.Marshal(spec)
@@ -159,7 +161,7 @@ func (p GPUs) injected(spec *specs.Spec) (*specs.Spec, error) {
 }
 
 // inject puts the devices into a specification that was confined, and tells the shim so: what a snapshot's images say of devices
-// counts for nothing then. Where nobody has said which takes the place of which they do so in order, as the shim finds by itself.
+// counts for nothing then. Without a map they take each other's places in order, as the shim finds by itself.
 func (p GPUs) inject(spec *specs.Spec) error {
 	if p.host == nil {
 		return nil
@@ -180,7 +182,7 @@ func (p GPUs) inject(spec *specs.Spec) error {
 	return nil
 }
 
-// visible gives the devices with some minor numbers, in the order of these.
+// visible returns the devices with some minor numbers, in the order of these.
 func visible(all []driver.Device, minors []int) []driver.Device {
 	var seen []driver.Device
 	for _, minor := range minors {

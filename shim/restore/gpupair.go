@@ -16,6 +16,8 @@ type GPUOptions struct {
 	Pairs   []GPUPair // which GPU takes the place of which
 	// LeaveToShim has the driver not asked where it is known without it which GPUs the container gets. The shim asks it, and refuses what does not fit.
 	LeaveToShim bool
+	// Programs is the directory of cryo's programs; empty: the running program is one of them.
+	Programs string
 }
 
 // GPUPair is a GPU of the snapshot and one of this host that takes its place, each by UUID or number.
@@ -41,7 +43,7 @@ func ParseGPUPair(text string) (GPUPair, error) {
 	return p, nil
 }
 
-// from gives the place of the old GPU among those of the snapshot; its number is that place.
+// from returns the place of the old GPU among those of the snapshot; its number is that place.
 func (p GPUPair) from(old []image.GPUDevice) (int, error) {
 	i := slices.IndexFunc(old, func(d image.GPUDevice) bool { return d.UUID == p.oldID })
 	if n, err := strconv.Atoi(p.oldID); err == nil && n < len(old) {
@@ -57,7 +59,7 @@ func (p GPUPair) from(old []image.GPUDevice) (int, error) {
 	return i, nil
 }
 
-// to gives the new GPU; its number is that of nvidia-smi on this host. The container must have it.
+// to returns the new GPU; its number is that of nvidia-smi on this host. The container must have it.
 func (p GPUPair) to(host, container []driver.Device) (driver.Device, error) {
 	is := func(d driver.Device) bool { return d.UUID == p.newID || strconv.Itoa(d.Index) == p.newID }
 	i := slices.IndexFunc(host, is)

@@ -21,8 +21,8 @@ type Judging struct {
 }
 
 // NewJudging reads the policy in the configuration; require asks for a signature of one of its keys, whatever it says.
-func NewJudging(c config.Trust, require bool) (*Judging, error) {
-	p, err := c.Policy()
+func NewJudging(c config.Trust, by config.Asker, require bool) (*Judging, error) {
+	p, err := c.Policy(by)
 	if err != nil {
 		return nil, err
 	}

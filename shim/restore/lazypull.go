@@ -1,11 +1,13 @@
 package restore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync/atomic"
 	"time"
 
+	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/lazypull"
@@ -23,15 +25,16 @@ type lazyPull struct {
 	pulled   chan struct{} // closed when err is there
 	err      error         // what has come of the pull
 	all      chan struct{} // closed when the rest is pulled, and the snapshot may have its name
-	inPlace  chan struct{} // closed when nobody needs the cores to put memory in place
+	inPlace  chan struct{} // closed when the cores are not needed to put memory in place
 	whole    bool          // the container runs when all of it is here: nothing is held back for it
 	patience time.Duration // how long a registry may be away while the container runs
 	wanted   atomic.Int64  // when a part was asked for last, nanoseconds since 1970
+	runs     atomic.Bool   // the container runs
 	asking   atomic.Int64  // parts that are on their way
 	away     away
 }
 
-// How long nobody may have asked for a part before the rest is pulled, and how long that waits at most: until the container answers, the
+// How long no reader may have asked for a part before the rest is pulled, and how long that waits at most: until the container answers, the
 // line is for what it waits for.
 const (
 	quietTime = 40 * time.Millisecond
@@ -70,7 +73,10 @@ func tryParts(ctx context.Context, p *registry.Puller, o Options) (string, error
 		return "--eager", nil
 	}
 	one := make([]byte, 1)
-	if err := p.Ranges().Read(ctx, missing[0], 0, one, false); err != nil {
+	if err = p.Ranges().Read(ctx, missing[0], 0, one, false); err != nil { // one bad answer may pass
+		err = p.Ranges().Read(ctx, missing[0], 0, one, false)
+	}
+	if err != nil {
 		return err.Error(), context.Cause(ctx)
 	}
 	return "", nil
@@ -107,27 +113,80 @@ func (c *lazyPull) headStart(parallel int) {
 	}
 	c.puller.Lazily(registry.Lazy{Source: c.source, Head: parallel, Running: c.all, Filled: c.inPlace})
 	go func() {
-		err := c.puller.Finish(c.ctx)
-		for err != nil && c.wait(c.ctx, err) {
-			err = c.puller.Finish(c.ctx)
+		c.err = c.store()
+		if errors.As(c.err, new(*store.DiskFullError)) {
+			c.err = errors.Join(c.err, c.puller.MakeRoom())
 		}
-		if err != nil && c.ctx.Err() != nil {
-			err = context.Cause(c.ctx)
-		}
-		c.err = err
 		close(c.pulled)
-		if err != nil {
-			c.cancel(err)
-		}
 	}()
 }
 
-// begin begins to pull all that nobody waits for, the container running. From now on a registry that is away is waited for.
+// wrongTries is how often a segment is pulled, twice each time, that turns out to be another.
+const wrongTries = 3
+
+// store downloads the snapshot into the store. It waits for a registry that is away: for a few seconds before the container runs, and longer afterwards. It downloads damaged blobs again.
+// If the store cannot be written, it ends the restore before the container runs; afterwards it downloads the container's memory without storing it.
+func (c *lazyPull) store() error {
+	placed := false // the container had all its memory at the last attempt
+	for tries := 1; ; {
+		err := c.puller.Finish(c.ctx)
+		switch {
+		case err == nil:
+			return nil
+		case c.ctx.Err() != nil:
+			return context.Cause(c.ctx)
+		}
+		answer := errors.As(err, new(*registry.AnswerError))
+		if answer && c.wait(c.ctx, err) {
+			continue
+		}
+		if again := errdefs.IsDataLoss(err) && tries <= wrongTries; (answer || !again) && c.away.fails(err) {
+			c.cancel(err)
+			return err
+		}
+		if answer {
+			return cmp.Or(context.Cause(c.ctx), err)
+		}
+		c.source.Unstored()
+		if tries++; placed || errdefs.IsDataLoss(err) && tries > wrongTries {
+			return err
+		}
+		if placed = c.room(); placed && !c.puller.HasRoom(c.ctx) {
+			return err
+		}
+	}
+}
+
+// room waits until the store may take more, or until the container has all its memory, and reports whether it has.
+func (c *lazyPull) room() (placed bool) {
+	for {
+		select {
+		case <-c.inPlace:
+			return true
+		case <-c.ctx.Done():
+			return false
+		case <-time.After(awayPause):
+		}
+		if c.puller.HasRoom(c.ctx) {
+			return false
+		}
+	}
+}
+
+// commit marks that the container is about to run, for which it may not ask any more where the pull has failed. From now on a registry that is away is waited for.
+func (c *lazyPull) commit() error {
+	if c == nil {
+		return nil
+	}
+	return c.away.begin()
+}
+
+// begin begins to pull all that no process waits for, the container running.
 func (c *lazyPull) begin() {
 	if c == nil {
 		return
 	}
-	c.away.begin()
+	c.runs.Store(true)
 	go func() {
 		if !c.whole {
 			c.quiet(time.Now())
@@ -136,7 +195,7 @@ func (c *lazyPull) begin() {
 	}()
 }
 
-// quiet waits until nobody asks for parts any more, or for as long as is good.
+// quiet waits until no reader asks for parts any more, or for as long as is good.
 func (c *lazyPull) quiet(began time.Time) {
 	tick := time.NewTicker(quietTime / 8)
 	defer tick.Stop()
@@ -159,7 +218,7 @@ func (c *lazyPull) placed() {
 	}
 }
 
-// followed gives the source, and a context that ends with ctx, or with the pull where that fails; nil: all is here.
+// followed returns the source, and a context that ends with ctx, or with the pull where that fails; nil: all is here.
 func (c *lazyPull) followed(ctx context.Context) (*lazypull.Source, context.Context) {
 	if c == nil {
 		return nil, ctx
@@ -178,7 +237,7 @@ func (c *lazyPull) await() error {
 	return c.err
 }
 
-// because gives the reason why a container could not be started where that is that segments do not come: something else has failed for it.
+// because returns the reason why a container could not be started where that is that segments do not come: something else has failed for it.
 func (c *lazyPull) because(name string, err error) error {
 	if c == nil {
 		return err
@@ -206,14 +265,14 @@ func (c *lazyPull) cause(err error) error {
 	return err
 }
 
-// end ends the pull. reason is why nobody needs it any more.
+// end ends the pull. reason is why it is not needed any more.
 func (c *lazyPull) end(reason error) {
 	if c != nil {
 		c.cancel(reason)
 	}
 }
 
-// close ends the pull, and lets go of what has come. Nobody may read any more.
+// close ends the pull, and lets go of what has come. It must not be read any more.
 func (c *lazyPull) close() {
 	if c == nil {
 		return

@@ -82,17 +82,44 @@ func TestBecause(t *testing.T) {
 	}
 }
 
+// TestCommit: a container whose pull has failed does not run, and one that runs does not end with its pull.
+func TestCommit(t *testing.T) {
+	errPull := errors.New("the disk is full")
+	c := new(lazyPull)
+	if !c.away.fails(errPull) || c.commit() != errPull {
+		t.Error("it runs, though the pull has failed")
+	}
+	c = new(lazyPull)
+	if err := c.commit(); err != nil || c.away.fails(errPull) {
+		t.Errorf("the pull of what runs fails, %v", err)
+	}
+	c = nil
+	if err := c.commit(); err != nil {
+		t.Errorf("without a pull: %v", err)
+	}
+}
+
 // TestAway: a registry that is away is waited for while the container runs, as long as it may be away without bringing anything.
 func TestAway(t *testing.T) {
 	gone := fmt.Errorf("refused: %w", errdefs.ErrUnavailable)
 	c := &lazyPull{counts: new(registry.Counts), patience: time.Hour}
 	c.ctx, c.cancel = context.WithCancelCause(t.Context())
-	if c.wait(c.ctx, gone) {
-		t.Error("it is waited for before the container runs")
+	if !c.wait(c.ctx, gone) {
+		t.Error("it is not waited for before the container runs")
 	}
-	c.away.begin()
-	if c.wait(c.ctx, errdefs.ErrDataLoss) {
-		t.Error("what is damaged is waited for")
+	c.away.since = c.away.since.Add(-2 * beginPatience)
+	if c.wait(c.ctx, gone) || c.ctx.Err() != nil {
+		t.Errorf("it is waited for too long before the container runs: %v", c.ctx.Err())
+	}
+	c.away.since = time.Time{}
+	if err := c.commit(); err != nil {
+		t.Error(err)
+	}
+	c.runs.Store(true)
+	for _, err := range []error{errdefs.ErrNotFound, errdefs.ErrPermissionDenied, errdefs.ErrFailedPrecondition, errdefs.ErrDataLoss, errors.New("empty")} {
+		if !c.wait(c.ctx, err) {
+			t.Errorf("it is not waited for after %v", err)
+		}
 	}
 	if !c.wait(c.ctx, gone) || c.waiting() != gone.Error() {
 		t.Errorf("it is not waited for: %q", c.waiting())
@@ -115,5 +142,14 @@ func TestAway(t *testing.T) {
 	}
 	if c.wait(c.ctx, gone) {
 		t.Error("it is waited for after the end")
+	}
+	c = &lazyPull{counts: new(registry.Counts), patience: time.Hour}
+	c.ctx, c.cancel = context.WithCancelCause(t.Context())
+	if err := c.commit(); err != nil || !c.wait(c.ctx, gone) {
+		t.Errorf("it is not waited for while GPUs are loaded, %v", err)
+	}
+	c.away.since = c.away.since.Add(-2 * startPatience)
+	if c.wait(c.ctx, gone) || context.Cause(c.ctx) != gone {
+		t.Errorf("it is waited for too long while GPUs are loaded: %v", context.Cause(c.ctx))
 	}
 }

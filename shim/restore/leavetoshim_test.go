@@ -8,6 +8,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore/restoretest"
 )
@@ -42,8 +43,7 @@ func TestLeaveToShim(t *testing.T) {
 				t.Errorf("before the driver is asked: %+v", v.Findings)
 			}
 			err = p.Misfit(t.Context())
-			var misfit *fit.MisfitError
-			if test.rule == "" && err != nil || test.rule != "" && (!errors.As(err, &misfit) || misfit.Findings[0].Rule != test.rule || misfit.Findings[0].Hint == "") {
+			if test.rule == "" && err != nil || test.rule != "" && (!errors.Is(err, failure.ErrMisfit) || failure.Class(err) != test.rule || failure.Hint(err) == "") {
 				t.Errorf("the shim has refused it, and the driver says %v", err)
 			}
 			if again := p.Misfit(t.Context()); again != nil {

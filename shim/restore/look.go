@@ -13,7 +13,7 @@ import (
 	"github.com/cryo-project/cryo/shim/config"
 )
 
-// Looking is a look over this host that is under way: criu and runc take longer to say who they are than all else before a
+// Looking is a look over this host that is under way: criu and runc take longer to say their versions than all else before a
 // container is made, and a snapshot can be fetched meanwhile.
 type Looking struct {
 	cancel context.CancelFunc

@@ -2,17 +2,16 @@ package restore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
-	"time"
+	"strconv"
 
 	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/pkg/identifiers"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
@@ -21,30 +20,27 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/job"
-	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// making is a restore for a command: the process makes the container in containerd. Whatever it makes there is marked with its working directory.
-type making struct {
-	*serving
-	asked   *restorer.Conversation
-	client  *containerd.Client
-	etc     string // directory of files for /etc that were made; empty: none
-	planned bool   // something of the container may have been made
-
-	runtime, snapshotter string   // containerd's names
-	log                  *url.URL // where output goes; nil: the shim keeps some of it
-	img                  containerd.Image
-	unget                func(context.Context) error // removes what img has brought to containerd; nil: nothing
-	task                 containerd.Task
-}
-
 // admit refuses what containerd cannot have, and decides by which runtime and snapshotter it has the rest.
-func (m *making) admit(c image.Config, name string, spec *specs.Spec) (err error) {
-	choices := m.request.Choices
-	if err := m.checkName(name); err != nil {
+func (m *making) admit(ctx context.Context, c image.Config, name string, spec *specs.Spec) (err error) {
+	choices := m.Choices
+	if err := m.checkName(ctx, name); err != nil {
 		return err
+	}
+	if choices.Trial != nil {
+		if err := m.shield(spec); err != nil {
+			return err
+		}
+	}
+	if c.Container.Labels[daemon.NameLabel] != "" { // it gets nerdctl's label: see containerLabels
+		named, err := m.Client.ContainerService().List(ctx, fmt.Sprintf("labels.%q==%s", daemon.NameLabel, strconv.Quote(name)))
+		if err != nil {
+			return fmt.Errorf("restore as %s: %w", name, err)
+		}
+		if len(named) > 0 {
+			return m.taken(name)
+		}
 	}
 	if choices.Log != "" {
 		if m.log, err = url.Parse(choices.Log); err != nil {
@@ -60,153 +56,88 @@ func (m *making) admit(c image.Config, name string, spec *specs.Spec) (err error
 			m.runtime = daemon.RuntimeNames[0]
 		}
 	}
-	m.snapshotter, err = baseimage.Snapshotter(m.ctx, m.client, choices.Snapshotter, c.Container.Snapshotter)
+	m.snapshotter, err = baseimage.Snapshotter(ctx, m.Client, choices.Snapshotter, c.Container.Snapshotter)
 	return err
 }
 
 // checkName refuses a name that containerd does not take, or that is taken.
-func (m *making) checkName(name string) error {
+func (m *making) checkName(ctx context.Context, name string) error {
 	if err := identifiers.Validate(name); err != nil {
 		return Wrong("restore as %s: %v", name, err)
 	}
-	switch _, err := m.client.ContainerService().Get(m.ctx, name); {
+	_, err := m.Client.ContainerService().Get(ctx, name)
+	switch {
 	case err == nil:
 		return m.taken(name)
-	case errdefs.IsNotFound(err):
-		return nil
-	default:
+	case !errdefs.IsNotFound(err):
 		return fmt.Errorf("restore as %s: %w", name, err)
 	}
+	return nil
 }
 
-// taken says that a container of this name exists.
+// taken returns the error that a container of this name exists.
 func (m *making) taken(name string) error {
 	return failure.New(errdefs.ErrAlreadyExists, "choose another with --name, or remove that one first",
-		"restore as %s: containerd's namespace %s has a container of this name", name, m.request.Namespace)
+		"restore as %s: containerd's namespace %s has a container of this name", name, m.Namespace)
 }
 
-// make makes the container and its task, waits until it runs, and tells the command.
+// make makes the container: the base image, and what [making.create] makes.
 func (m *making) make(ctx context.Context, o registry.Options) error {
-	p := m.prepared
-	leased, _, err := Lease(ctx, m.client, m.work.Dir) // with the mark, the lease goes
+	p := m.plan
+	leased, _, err := Lease(ctx, m.Client, m.work.Dir)
 	if err != nil {
 		return err
 	}
-	if m.img, m.unget, err = baseimage.Get(leased, m.client, p.Snapshot.Config.Container, p.Ref, m.snapshotter, o); err != nil {
-		return err
+	release := func(o ...leases.DeleteOpt) error {
+		id, _ := leases.FromContext(leased)
+		return IgnoreNotFound(m.Client.LeasesService().Delete(context.WithoutCancel(ctx), leases.Lease{ID: id}, o...))
 	}
-	container, err := m.create(leased)
-	if err != nil {
-		return err
+	m.img, m.unget, err = baseimage.Get(leased, m.Client, p.Snapshot.Config.Container, p.Ref, m.snapshotter, o)
+	if err == nil {
+		m.container, err = m.create(leased)
 	}
-	log.G(ctx).Debug("the container is created")
-	if err := m.start(leased, container); err != nil {
-		if daemon.Gone(err) && m.runsSoon() {
-			lost := fmt.Errorf("%s runs, and containerd cannot be reached: %w", p.Name, err)
-			m.asked.Tell(restorer.Message{Failed: failure.New(errdefs.ErrUnavailable, "see that containerd runs; it finds the container then", "%w", lost), Container: p.Name, RunsOn: true})
-			return nil
-		}
-		return err
+	if err != nil { // with what only the lease has kept: the name of a root file system is free then
+		return errors.Join(err, release(leases.SynchronousDelete))
 	}
-	select {
-	case <-m.running:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	log.G(ctx).Debug("the container runs")
-	return m.report(ctx)
+	m.releasing.Go(func() { _ = release() }) // else containerd does it after a day
+	return nil
 }
 
-// runsSoon tells whether the container runs, where containerd cannot be asked. The shim tells this process.
-func (m *making) runsSoon() bool {
-	select {
-	case <-m.running:
-		return true
-	case <-time.After(clearTime):
-		return false
-	}
-}
-
-// report tells the command of a container that runs, and if it waits for that, when all memory is in the local store.
-func (m *making) report(ctx context.Context) error {
-	p, now := m.prepared, time.Now()
-	if m.loaded.Prewarmed {
-		m.say("the device memory of %s was prewarmed", p.Name)
-	}
-	arrives := p.pull != nil && !p.pull.whole
-	r := &Result{Container: p.Name, Namespace: m.request.Namespace, PID: m.task.Pid(), Reference: p.Ref, Digest: p.Descriptor.Digest.String(),
-		Image: m.img.Name(), Seconds: now.Sub(p.Since).Seconds(), Running: now.Sub(m.began).Seconds(), PullFirst: p.PullFirst, Warnings: p.Warnings,
-		Lazy: p.Lazy(), Eager: p.Eager, GPUPrewarmed: m.loaded.Prewarmed, GPUs: m.loaded.GPUs, Complete: !arrives, Pull: m.pulled()}
-	err := m.tell(r)
-	if err != nil || r.Complete || !m.request.Choices.Wait {
-		return err
-	}
-	m.say("%s runs, and its memory is on its way", p.Name)
-	select {
-	case <-m.complete:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	log.G(ctx).Debug("all of its memory is in the local store")
-	r.Complete, r.Pull = true, m.pulled()
-	return m.tell(r)
-}
-
-// pulled is what was fetched until now; nil: nothing was missing.
-func (m *making) pulled() *job.Transfer {
-	if !m.prepared.Pulled {
-		return nil
-	}
-	return job.Transferred(&m.counts, m.began)
-}
-
-// create makes the container, and files for it: rootfs of the base image, the snapshot's difference applied, and the specification.
+// create makes the container, and files for it: a root file system of the base image, and the specification. The shim writes into the root file system what the snapshot's container
+// had changed.
 func (m *making) create(ctx context.Context) (containerd.Container, error) {
-	p := m.prepared
-	if _, err := m.client.SnapshotService(m.snapshotter).Stat(ctx, p.Name); err == nil {
-		return nil, fmt.Errorf("make the rootfs of %s: %w", p.Name, m.taken(p.Name))
-	}
-	if m.etc = p.Etc; m.etc != "" {
-		if err := WriteEtcFiles(m.etc, p.Spec.Hostname); err != nil {
-			return nil, Full(m.config.Root, err)
+	p := m.plan
+	if p.Etc != "" {
+		if err := WriteEtcFiles(p.Etc, p.Spec.Hostname); err != nil {
+			return nil, Full(m.Config.Root, err)
 		}
 	}
 	rootFS := containerd.WithNewSnapshot(p.Name, m.img)
 	if l := p.Spec.Linux; l != nil && len(l.UIDMappings) > 0 && len(l.GIDMappings) > 0 {
 		rootFS = containerd.WithUserNSRemappedSnapshot(p.Name, m.img, l.UIDMappings, l.GIDMappings)
 	}
+	old := p.Snapshot.Config.Container.Labels
+	labels := containerLabels(old, m.Namespace, p.Name, p.Ref)
+	if m.Choices.Trial != nil { // no client takes it for one of its own, and the next command removes it if this one is killed
+		labels = map[string]string{daemon.WorkLabel: Mark(m.work.Dir)}
+	}
 	// Cancelling a call to containerd does not take back what it does, so short ones are let end and are undone then.
-	container, err := m.client.NewContainer(context.WithoutCancel(ctx), p.Name,
+	container, err := m.Client.NewContainer(context.WithoutCancel(ctx), p.Name,
 		containerd.WithSnapshotter(m.snapshotter),
 		rootFS,
-		func(_ context.Context, _ *containerd.Client, c *containers.Container) error {
-			return m.applyTo(ctx, c.SnapshotKey)
-		},
 		containerd.WithSpec(p.Spec),
 		containerd.WithRuntime(m.runtime, runtimeOptions(p.Spec)),
-		containerd.WithContainerLabels(containerLabels(p.Snapshot.Config.Container.Labels, m.request.Namespace, p.Name, p.Ref)),
-		daemon.WithDigest(daemon.RestoredExtension, p.Descriptor.Digest),
-		containerd.WithAdditionalContainerLabels(map[string]string{daemon.WorkLabel: Mark(m.work.Dir)}),
+		containerd.WithContainerLabels(labels),
+		daemon.WithDigest(daemon.RestoredExtension, m.snapshot.Digest),
 	)
 	if errdefs.IsAlreadyExists(err) {
 		return nil, m.taken(p.Name)
 	}
+	m.etc = p.Etc // else it is another's
 	if err != nil {
 		return nil, fmt.Errorf("create the container: %w", Full("containerd's root", err))
 	}
 	return container, nil
-}
-
-// applyTo writes what the snapshot's container had changed into the new rootfs.
-func (m *making) applyTo(ctx context.Context, key string) error {
-	if _, changed := m.prepared.Snapshot.RootFS(); !changed {
-		return nil
-	}
-	mounts, err := m.client.SnapshotService(m.snapshotter).Mounts(ctx, key)
-	if err != nil {
-		return fmt.Errorf("find the new rootfs: %w", err)
-	}
-	return m.blame(mounted(ctx, mount.ToProto(mounts), func(root string) error { return m.applyAt(ctx, root) }))
 }
 
 // containerLabels are those of the restored container.

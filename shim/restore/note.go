@@ -17,6 +17,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/runc"
 )
 
 // NotePath is a file in the root file system of a container that has asked to be restored. By it a program learns that it was, and what differs from what it remembers: CRIU
@@ -41,6 +42,7 @@ type Note struct {
 func newNote(was, is *specs.Spec, ref string, d digest.Digest) *Note {
 	n := &Note{Snapshot: ref, Digest: d, Time: time.Now().UTC(), Environment: differing(environment(was), environment(is)), Annotations: differing(was.Annotations, is.Annotations)}
 	delete(n.Annotations, criu.Annotation) // the shim's, of this bundle
+	delete(n.Annotations, runc.MarkAnnotation)
 	n.Hostname.Was, n.Hostname.Is = hostname(was), hostname(is)
 	return n
 }
@@ -64,7 +66,7 @@ func hostname(s *specs.Spec) string {
 	return cmp.Or(s.Hostname, environment(s)["HOSTNAME"])
 }
 
-// differing gives what differs, as it is.
+// differing returns what differs, as it is.
 func differing(was, is map[string]string) map[string]*string {
 	all := map[string]*string{}
 	for name, value := range is {

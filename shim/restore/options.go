@@ -3,6 +3,7 @@ package restore
 import (
 	"time"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
@@ -34,6 +35,9 @@ type Options struct {
 	GPUs   GPUOptions
 	// Spec is the container's own specification, by which the snapshot is confined; nil: it has the snapshot's, which Policy confines.
 	Spec *specs.Spec
+	// Ordered: Spec was made from that of the snapshot with this digest, and is not compared with it. Else there is no digest.
+	Ordered bool
+	Digest  digest.Digest
 	// Timeout is how long it may take until all but memory is here; 0: as long as it takes.
 	Timeout time.Duration
 	// Check, unless nil, may refuse the container's name and the snapshot's specification, before all else is decided.

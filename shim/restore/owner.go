@@ -11,7 +11,7 @@ import (
 
 // giveImages makes the images in dir readable to the container's root, for a container with a user namespace: CRIU opens
 // some images when it has become that user, and one (timens) while it is still root but has no capabilities over files of
-// this host. So they stay root's, and are the group's too. Nobody else gains anything, since the directories above let
+// this host. So they stay root's, and are the group's too. No other user gains anything, since the directories above let
 // only root pass.
 func giveImages(dir string, spec *specs.Spec) error {
 	if spec.Linux == nil || len(spec.Linux.UIDMappings) == 0 {
@@ -36,7 +36,7 @@ func giveImages(dir string, spec *specs.Spec) error {
 	return give(dir, 0o750)
 }
 
-// hostID is who the container's user or group id is on the host; the host's 0 where it is nobody.
+// hostID is the host's id of the container's user or group; the host's 0 where it has none.
 func hostID(mappings []specs.LinuxIDMapping, id uint32) int {
 	for _, m := range mappings {
 		if id >= m.ContainerID && id-m.ContainerID < m.Size {

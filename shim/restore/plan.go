@@ -1,10 +1,12 @@
 package restore
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
@@ -41,8 +44,8 @@ type Plan struct {
 func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Looking, o Options) (_ *Plan, err error) {
 	c := snapshot.Config
 	p := &Plan{Snapshot: snapshot, Ref: ref, Name: o.Name, Warnings: []string{}}
-	if p.Name == "" {
-		p.Name = c.Container.ID
+	if p.Name == "" { // users of nerdctl know its name, and not the id
+		p.Name = cmp.Or(c.Container.Labels[daemon.NameLabel], c.Container.ID)
 	}
 	var spec specs.Spec
 	if err := json.Unmarshal(c.Spec, &spec); err != nil {
@@ -57,7 +60,11 @@ func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Lo
 	if o.Spec != nil {
 		return p, p.adopt(ctx, &spec, here, o)
 	}
+	if err := trust.Refuse(trust.Known(c.Spec)); err != nil {
+		return nil, err
+	}
 	policy := o.Policy
+	policy.AppArmor = AppArmor()
 	if policy.Mounts, err = replaceMounts(&spec, o.Mounts); err != nil {
 		return nil, err
 	}
@@ -68,7 +75,7 @@ func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Lo
 		policy.Namespaces = append(policy.Namespaces, specs.NetworkNamespace)
 	}
 	etc := EtcDir(o.Config.Root, o.Address, o.Namespace, p.Name)
-	if provided := ProvideEtcFiles(&spec, etc, policy.Mounts, policy.Allows(trust.Mounts)); len(provided) > 0 {
+	if provided := ProvideEtcFiles(&spec, etc, policy.Mounts, o.Trial == nil && policy.Allows(trust.Mounts)); len(provided) > 0 {
 		p.Etc = etc
 		policy.Mounts = append(policy.Mounts, provided...)
 	}
@@ -93,17 +100,27 @@ func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Lo
 	return p, nil
 }
 
+// AppArmor reports whether clients of containerd confine containers by AppArmor on this host.
+func AppArmor() bool {
+	profiles, _ := os.ReadFile("/sys/kernel/security/apparmor/profiles") // there may be none
+	return trust.HasAppArmor(string(profiles))
+}
+
 // adopt decides how the snapshot is restored into a container that has a specification of its own, where was is the snapshot's.
 func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, o Options) error {
 	g := p.Snapshot.Config.GPU
-	byGPUs, err := editsOf(o.Config.GPU, g, o.Spec)
-	if err != nil {
-		return err
+	p.Spec, p.Policy = o.Spec, o.Policy
+	if !o.Ordered {
+		byGPUs, err := editsOf(o.Config.GPU, g, o.Spec)
+		if err != nil {
+			return err
+		}
+		if findings := reconcile(was, o.Spec, byGPUs); len(findings) > 0 {
+			return mismatch(findings)
+		}
+		p.was = was
 	}
-	if findings := reconcile(was, o.Spec, byGPUs); len(findings) > 0 {
-		return mismatch(findings)
-	}
-	p.Spec, p.Policy, p.was = o.Spec, o.Policy, was
+	var err error
 	p.GPUs, err = givenGPUs(ctx, g, o.Spec, o.GPUs.LeaveToShim)
 	if misfit := (*gpu.MisfitError)(nil); errors.As(err, &misfit) {
 		return mismatch([]fit.Finding{{Rule: misfit.Rule, Fatal: true, Problem: misfit.Problem, Hint: misfit.Hint()}})
@@ -114,18 +131,22 @@ func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, o Opti
 	return p.fits(ctx, here, o.Force)
 }
 
-// fits compares the snapshot, with the mounts it is to have, with this host.
-func (p *Plan) fits(ctx context.Context, here *Looking, force []string) error {
-	target, err := here.Target(ctx, p.Snapshot.Config.Host.Features)
+// fits compares the snapshot, with the mounts it is to have, with this host. here is nil where a command has done that.
+func (p *Plan) fits(ctx context.Context, here *Looking, force []string) (err error) {
+	config := p.Snapshot.Config
+	if config.Spec, err = json.Marshal(p.Spec); err != nil {
+		return fmt.Errorf("write the runtime specification: %w", err)
+	}
+	if here == nil {
+		p.compared = config
+		return nil
+	}
+	target, err := here.Target(ctx, config.Host.Features)
 	if err != nil {
 		return err
 	}
 	target.PathExists = ExistsOr(p.Etc)
 	target.GPUs = p.GPUs.Facts
-	config := p.Snapshot.Config
-	if config.Spec, err = json.Marshal(p.Spec); err != nil {
-		return fmt.Errorf("write the runtime specification: %w", err)
-	}
 	verdict, err := fit.Check(config, target).Force(force...)
 	if err != nil {
 		return err
@@ -137,7 +158,7 @@ func (p *Plan) fits(ctx context.Context, here *Looking, force []string) error {
 	return verdict.Err()
 }
 
-// Misfit asks the driver why the shim has refused a container whose GPUs were left to it. It gives a [*fit.MisfitError], or nil where the driver does not say why.
+// Misfit asks the driver why the shim has refused a container whose GPUs were left to it. It returns a [fit.Misfit], or nil where the driver does not say why.
 func (p *Plan) Misfit(ctx context.Context) error {
 	if !p.GPUs.Facts.Unasked {
 		return nil

@@ -43,7 +43,15 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 	}()
 	ctx, located := within(ctx, o.Timeout, ref)
 	defer func() { err = late(ctx, err) }()
-	if ref, r.Descriptor, r.puller, err = Locate(ctx, s, ref, o.Pull, o.Registry, j); err != nil {
+	if o.Trial != nil {
+		r.Descriptor, err = *o.Trial, j.local(ctx, s, ref, o.Trial.Digest)
+	} else {
+		ref, r.Descriptor, r.puller, err = Locate(ctx, s, ref, o.Pull, o.Registry, j)
+	}
+	if err == nil && o.Ordered && r.Descriptor.Digest != o.Digest {
+		err = moved(ref)
+	}
+	if err != nil {
 		return nil, err
 	}
 	r.Since = time.Now()
@@ -57,7 +65,7 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 		from = r.puller
 		answer = probe(probing, r.puller, o)
 	}
-	o.GPUs.LeaveToShim = r.puller == nil // else nothing is fetched that the shim would refuse
+	o.GPUs.LeaveToShim = r.puller == nil || o.Ordered // else nothing is fetched that the shim would refuse; a command has asked
 	if r.Plan, err = consider(ctx, s, r.Descriptor, from, ref, work, here, o); err == nil {
 		located()
 		r.Warnings = append(j.warning(), r.Warnings...)
@@ -96,7 +104,7 @@ func (r *Prepared) checkRoom(ctx context.Context) (err error) {
 	return r.store.CheckRoom(ctx, missing, m.Total-m.Zero-m.Device)
 }
 
-// within gives a context that ends after a time, for a cause of the kind DeadlineExceeded, unless in time is called before; 0: it does not. What goes on afterwards uses it as well.
+// within returns a context that ends after a time, for a cause of the kind DeadlineExceeded, unless in time is called before; 0: it does not. What goes on afterwards uses it as well.
 func within(ctx context.Context, limit time.Duration, ref string) (_ context.Context, inTime func()) {
 	if limit == 0 {
 		return ctx, func() {}
@@ -109,7 +117,7 @@ func within(ctx context.Context, limit time.Duration, ref string) (_ context.Con
 	return ctx, func() { timer.Stop() }
 }
 
-// late gives the reason why something has failed with err where that is that it took too long.
+// late returns the reason why something has failed with err where that is that it took too long.
 func late(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && errors.Is(cause, context.DeadlineExceeded) {
 		return cause
@@ -156,16 +164,16 @@ func (r *Prepared) Close() {
 	r.release()
 }
 
-// Lazy tells whether memory is filled in while the container runs.
+// Lazy reports whether memory is filled in while the container runs.
 func (r *Prepared) Lazy() bool { return r.Eager == "" }
 
-// hasDevices tells whether processes had handed device memory over.
+// hasDevices reports whether processes had handed device memory over.
 func (r *Prepared) hasDevices() bool {
 	g := r.Snapshot.Config.GPU
 	return g != nil && slices.ContainsFunc(g.Processes, func(p image.GPUProcess) bool { return len(p.Pieces) > 0 })
 }
 
-// Fill fills in the memory of the processes that the shim names over c, in bytes a second of what nobody waits for; see [fill.Memory.Serve].
+// Fill fills in the memory of the processes that the shim names over c, in bytes a second of what no process waits for; see [fill.Memory.Serve].
 func (r *Prepared) Fill(ctx context.Context, c *channel.Channel, rate int64) error {
 	pulling, ctx := r.pull.followed(ctx)
 	m := fill.Memory{From: r.From, Snapshot: r.Snapshot.Descriptor, Images: r.Images, Pulling: pulling, Waiting: r.pull.waiting, Rate: rate}

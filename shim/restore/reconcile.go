@@ -88,7 +88,7 @@ func reconcile(was, is *specs.Spec, byGPUs cdi.Edits) (all []fit.Finding) {
 // find is told of a difference.
 type find func(rule, hint, format string, args ...any)
 
-// editsOf gives what CDI devices have put into a specification, by this host's CDI files, with where those of the snapshot g had mounted files: the snapshot's specification
+// editsOf returns what CDI devices have put into a specification, by this host's CDI files, with where those of the snapshot g had mounted files: the snapshot's specification
 // is without these, and the rule gpu-libraries compares them. g may be nil.
 func editsOf(c config.GPU, g *image.GPU, spec *specs.Spec) (e cdi.Edits, err error) {
 	if g == nil {

@@ -24,4 +24,7 @@ type Result struct {
 	Pull         *job.Transfer `json:"pull,omitempty"`      // what was fetched until then; nil: nothing was missing
 	PullFirst    string        `json:"pullFirst,omitempty"` // why it did not run while it was fetched
 	Warnings     []string      `json:"warnings"`
+
+	// Arrives: its memory comes while it runs.
+	Arrives bool `json:"arrives,omitempty"`
 }

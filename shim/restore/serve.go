@@ -3,19 +3,21 @@ package restore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/containerd/api/types"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/log"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
@@ -37,9 +39,9 @@ type serving struct {
 	config  config.Config
 	request restorer.Request
 	began   time.Time
-	ctx     context.Context // ends when nobody wants the restore any more
+	ctx     context.Context // ends when the restore is not wanted any more
 	cancel  context.CancelCauseFunc
-	say     func(format string, args ...any) // tells a command's user; nil: there is none
+	report  *restorer.Report // to the command that has made the container; nil: the container asks for the restore
 	counts  registry.Counts
 
 	store    *store.Store
@@ -48,19 +50,18 @@ type serving struct {
 	prepared *Prepared
 	asker    *asker // the container that asks for the restore; nil: a command does
 
-	mu       sync.Mutex    // held while it is decided whether the end of the command calls the restore off
-	running  chan struct{} // closed when the container runs, whatever becomes of the command
-	loaded   gpu.Loaded    // how its GPUs were, to be read when running is closed
-	complete chan struct{} // closed when all memory is in the local store
+	tried   atomic.Bool // of a trial: all was restored
+	mu      sync.Mutex  // held while it is decided whether the end of the command calls the restore off
+	running bool        // whatever becomes of the command; guarded by mu
 }
 
-// Why a restore ends that nobody wants any more.
+// Why a restore ends that is not wanted any more.
 var (
 	errGone      = fmt.Errorf("the shim has called the restore off: %w", context.Canceled)
 	errCalledOff = fmt.Errorf("the command that asked for the restore has ended: %w", context.Canceled)
 )
 
-// Serve runs the restore process. The shim or a command sends it a request over a channel; package restorer has the messages.
+// Serve runs the restore process. The shim sends it a request over a channel; package restorer has the messages.
 func Serve(c config.Config) error {
 	_ = os.WriteFile("/proc/self/comm", []byte("cryo-restore"), 0) // for ps
 	FindHome()
@@ -69,14 +70,25 @@ func Serve(c config.Config) error {
 		return err
 	}
 	defer asked.Close()
-	v := &serving{config: c, request: request, began: time.Now(), running: make(chan struct{}), complete: make(chan struct{})}
+	v := &serving{config: c, request: request, began: time.Now()}
 	v.ctx, v.cancel = context.WithCancelCause(context.Background())
 	defer v.cancel(nil)
 	defer v.close()
-	if request.Choices == nil {
-		return v.forShim(asked)
+	asked.Hear(v.gone)
+	if request.Order != nil {
+		v.reports()
 	}
-	return v.forCommand(asked)
+	ordinary, err := v.prepareAll()
+	switch {
+	case err != nil:
+		v.fails(err)
+		asked.Tell(restorer.Message{Failed: failure.Of(err)})
+		return err
+	case ordinary:
+		asked.Tell(restorer.Message{Ordinary: true})
+		return nil
+	}
+	return v.attend(v.ctx, asked)
 }
 
 // FindHome sets HOME where it is not set, as in a service of systemd's: Docker's credentials are there.
@@ -88,18 +100,18 @@ func FindHome() {
 	}
 }
 
-// open begins to look over the host, and makes a working directory. pull is how a snapshot is found that a container asks for.
+// open opens the store, and makes a working directory. For a container that asks it begins to look over the host; pull is how its snapshot is found.
 func (v *serving) open() (pull string, err error) {
 	if v.store, err = store.Open(v.config.Root); err != nil {
 		return "", err
 	}
 	v.store.KeepPartial(v.config.Store.PartialAge())
-	if v.request.Choices == nil {
+	if v.request.Order == nil {
 		if pull, err = allowed(v.ctx, v.store, v.config.Restore.Policy.Registries, v.request.Ref); err != nil {
 			return "", err
 		}
+		v.here = Look(v.ctx, v.config)
 	}
-	v.here = Look(v.ctx, v.config)
 	if v.work, err = v.store.Work(v.ctx); err != nil {
 		return "", err
 	}
@@ -121,11 +133,18 @@ func (v *serving) close() {
 	if v.work != nil {
 		_ = v.work.Close() // the next process does it
 	}
+	if v.request.Order != nil { // of a command that was killed
+		_ = store.SweepWork(filepath.Dir(v.request.Order.Report))
+	}
 }
 
 // prepare has all ready that can be without the container.
 func (v *serving) prepare(o Options, require bool) error {
-	j, err := NewJudging(v.config.Trust, require)
+	by := config.Machine
+	if v.request.Order != nil {
+		by = config.Person
+	}
+	j, err := NewJudging(v.config.Trust, by, require)
 	if err != nil {
 		return err
 	}
@@ -160,7 +179,7 @@ func (v *serving) applyAt(ctx context.Context, root string) error {
 	if _, ok := p.Snapshot.RootFS(); !ok {
 		return nil
 	}
-	return p.Snapshot.ReadRootFS(ctx, p.From, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer) })
+	return p.Snapshot.ReadRootFS(ctx, p.From, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer, p.Snapshot.MaxRootFS()) })
 }
 
 // mounted calls do with the directory where a root file system is mounted.
@@ -176,72 +195,90 @@ func mounted(ctx context.Context, target []*types.Mount, do func(root string) er
 	return err
 }
 
-// forShim restores into a container that asks for it. What the shim does not want any more is undone.
-func (v *serving) forShim(asked *restorer.Conversation) error {
-	asked.Hear(func() { v.cancel(errGone) })
-	switch ordinary, err := v.annotated(); {
-	case err != nil:
-		asked.Tell(restorer.Message{Failed: failure.Of(err)})
-		return err
-	case ordinary:
-		asked.Tell(restorer.Message{Ordinary: true})
-		return nil
+// prepareAll prepares the snapshot for a container that exists. ordinary: the container's image is no snapshot's, and it asks for none.
+func (v *serving) prepareAll() (ordinary bool, err error) {
+	o, ordinary, err := v.options()
+	if err != nil || ordinary {
+		return ordinary, err
 	}
-	return v.attend(v.ctx, asked)
+	if err := v.prepare(o, o.RequireSignature); err != nil {
+		return false, err
+	}
+	p := v.prepared
+	// A reader of what does not come is not waited for.
+	context.AfterFunc(v.ctx, func() { p.pull.end(context.Cause(v.ctx)) })
+	changed := false
+	if v.asker != nil {
+		if changed, err = checkBase(p.Snapshot, v.asker.chains, v.asker.info.Image); err != nil {
+			return false, err
+		}
+	}
+	group, both := errgroup.WithContext(v.ctx)
+	group.Go(func() error { return v.unpack(both, o.Registry.Progress) })
+	group.Go(func() error { return v.changeRootfs(both, changed) })
+	if err := group.Wait(); err != nil {
+		return false, v.suspect(p.pull.cause(err))
+	}
+	return false, nil
 }
 
-// annotated prepares the snapshot for a container that exists. ordinary: the container's image is no snapshot's, and it asks for none.
-func (v *serving) annotated() (ordinary bool, err error) {
+// options returns those of the restore, or that the container's image is an ordinary one.
+func (v *serving) options() (o Options, ordinary bool, err error) {
+	if v.request.Order != nil {
+		if o, err = v.ordered(); err != nil {
+			return o, false, err
+		}
+		_, err = v.open()
+		return o, false, err
+	}
 	if v.asker, err = v.look(); err != nil {
-		return false, err
+		return o, false, err
 	}
 	if v.request.Ref == "" {
 		ref, ok, err := v.asker.snapshotOf(v.request.Image)
 		if err != nil || !ok {
-			return err == nil, err
+			return o, err == nil, err
 		}
 		v.request.Ref = ref
 	}
-	o, err := annotated(v.config, v.request)
-	if err != nil {
-		return false, err
+	if o, err = annotated(v.config, v.request); err != nil {
+		return o, false, err
 	}
 	if o.Pull, err = v.open(); err != nil {
-		return false, err
+		return o, false, err
 	}
 	if v.asker.chains, err = baseimage.ChainsOf(v.asker.ctx, v.asker.client, v.asker.info); err != nil {
-		return false, err
+		return o, false, err
 	}
 	o.Registry.RootFS = v.asker.rootfs
-	if err := v.prepare(o, false); err != nil {
-		return false, err
-	}
+	return o, false, nil
+}
+
+// changeRootfs writes what the snapshot's container had changed into the root file system, unless that is there already, and the note of a container that has asked.
+func (v *serving) changeRootfs(ctx context.Context, changed bool) error {
 	p := v.prepared
-	changed, err := checkBase(p.Snapshot, v.asker.chains, v.asker.info.Image)
-	if err != nil {
-		return false, err
-	}
-	group, both := errgroup.WithContext(v.ctx)
-	group.Go(func() error { return v.unpack(both, nil) })
-	group.Go(func() error {
-		unlock, err := restorer.LockRootfs(v.request.Bundle) // which the shim has seen to that it can be undone
-		if err != nil {
-			return err
-		}
+	unlock, err := restorer.LockRootfs(v.request.Bundle) // which the shim has seen to that it can be undone
+	switch {
+	case err == nil:
 		defer unlock()
-		return mounted(both, v.request.Rootfs, func(root string) error {
-			if !changed {
-				if err := v.applyAt(both, root); err != nil {
-					return err
-				}
-			}
-			return newNote(p.was, p.Spec, v.request.Ref, p.Descriptor.Digest).write(root, p.Spec)
-		})
-	})
-	if err := group.Wait(); err != nil {
-		return false, p.pull.cause(err)
+	case v.request.Order == nil || !errors.Is(err, fs.ErrNotExist): // that of a command is removed as a whole
+		return err
 	}
-	return false, nil
+	_, has := p.Snapshot.RootFS()
+	if !has && p.was == nil {
+		return nil
+	}
+	return mounted(ctx, v.request.Rootfs, func(root string) error {
+		if !changed {
+			if err := v.applyAt(ctx, root); err != nil {
+				return err
+			}
+		}
+		if p.was == nil {
+			return nil
+		}
+		return newNote(p.was, p.Spec, v.request.Ref, p.Descriptor.Digest).write(root, p.Spec)
+	})
 }
 
 // attend tells the shim what is prepared, answers it until the container runs, and then brings the rest.
@@ -259,7 +296,7 @@ func (v *serving) attend(ctx context.Context, shim *restorer.Conversation) error
 	var memory errgroup.Group
 	defer func() {
 		end(errGone)
-		_ = memory.Wait() // who asked for it has been told; no process depends on it any more
+		_ = memory.Wait() // its client has been told; no process depends on it any more
 	}()
 	// place has some of it put in place, over the channel that came with m.
 	place := func(m *restorer.Message, do func(*channel.Channel) error) error {
@@ -288,12 +325,16 @@ func (v *serving) attend(ctx context.Context, shim *restorer.Conversation) error
 			})
 		case m.Commit:
 			answer := restorer.Message{Committed: true}
-			if err := context.Cause(ctx); err != nil {
+			if err := v.mayRun(ctx); err != nil {
 				answer = restorer.Message{Failed: failure.Of(err)}
 			}
 			shim.Tell(answer)
 		case m.Failed != nil:
-			shim.Tell(restorer.Message{Failed: failure.Of(v.because(m.Failed))})
+			err := v.because(m.Failed)
+			v.fails(err)
+			shim.Tell(restorer.Message{Failed: failure.Of(err)})
+		case m.Running != nil && v.isTrial():
+			return errRan
 		case m.Running != nil:
 			return v.run(&memory, *m.Running)
 		}
@@ -303,7 +344,7 @@ func (v *serving) attend(ctx context.Context, shim *restorer.Conversation) error
 	}
 }
 
-// because gives the reason why a restore has failed with err.
+// because returns the reason why a restore has failed with err.
 func (v *serving) because(err error) error {
 	p := v.prepared
 	if errdefs.IsFailedPrecondition(err) {
@@ -319,68 +360,41 @@ func (v *serving) suspect(err error) error {
 	return v.store.Damaged(context.WithoutCancel(v.ctx), v.prepared.Descriptor, err)
 }
 
-// isRunning tells whether the container runs.
-func (v *serving) isRunning() bool {
-	select {
-	case <-v.running:
-		return true
-	default:
-		return false
-	}
-}
-
-// left is called when the command has ended. It calls the restore off, unless the container runs.
-func (v *serving) left() {
+// runs marks that the container runs: from now on, the end of the command changes nothing. An error: it has been called off before.
+func (v *serving) runs() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !v.isRunning() {
-		v.cancel(errCalledOff)
-	}
+	v.running = context.Cause(v.ctx) == nil
+	return context.Cause(v.ctx)
 }
 
-// runs says that the container runs: from now on, the end of the command changes nothing. An error: it has been called off before.
-func (v *serving) runs(loaded gpu.Loaded) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if err := context.Cause(v.ctx); err != nil {
-		return err
-	}
-	if v.loaded = loaded; len(loaded.GPUs) == 0 { // none was used
-		v.loaded.GPUs = v.prepared.GPUs.Pairs
-	}
-	close(v.running)
-	return nil
-}
-
-// ranError says why not all of a snapshot came while its container ran.
-type ranError struct {
-	runsOn bool
-	err    error
-}
-
-func (e *ranError) Error() string { return e.err.Error() }
-
-func (e *ranError) Unwrap() error { return e.err }
+// gone is called when the shim has ended, or has let go of this process. Where the container runs, no process needs what is missing.
+func (v *serving) gone() { v.cancel(errGone) }
 
 // run brings what is missing, the container running, and waits until its memory is in place.
 func (v *serving) run(memory *errgroup.Group, loaded gpu.Loaded) error {
 	p := v.prepared
-	if err := v.runs(loaded); err != nil {
+	if err := v.runs(); err != nil {
 		return err
 	}
-	_ = os.Chdir("/") // what the command's user mounts and unmounts is none of this
-	finished := make(chan struct{})
+	if len(loaded.GPUs) == 0 { // none was used
+		loaded.GPUs = p.GPUs.Pairs
+	}
+	result := v.reportRunning(loaded)
+	noted := make(chan struct{})
 	go func() {
-		defer close(finished)
-		v.finish()
+		defer close(noted)
+		if v.asker != nil {
+			_ = v.note() // without it, the next snapshot shares less with this one
+		}
 	}()
-	defer func() { <-finished }()
+	defer func() { <-noted }()
 	p.pull.begin()
 	placed := make(chan error, 1)
 	go func() {
 		err := memory.Wait()
 		if err != nil {
-			p.pull.end(err) // nobody needs what is pulled
+			p.pull.end(err) // no process needs what is pulled
 		}
 		p.pull.placed()
 		placed <- err
@@ -389,11 +403,13 @@ func (v *serving) run(memory *errgroup.Group, loaded gpu.Loaded) error {
 	if pulled == nil {
 		p.release()
 		_ = v.work.Release() // all is open that is needed
-		close(v.complete)
+		v.reportComplete(result)
 	}
 	filled := <-placed
 	if err := cmp.Or(filled, pulled); err != nil {
-		return &ranError{runsOn: filled == nil, err: cutOff(p.Name, true, filled == nil, err)}
+		err = cutOff(p.Name, true, filled == nil, err)
+		v.report.Tell(restorer.News{Failed: failure.Of(err), RunsOn: filled == nil})
+		return err
 	}
 	return nil
 }
@@ -401,16 +417,7 @@ func (v *serving) run(memory *errgroup.Group, loaded gpu.Loaded) error {
 // connect reaches containerd, as the command does or the shim.
 func (v *serving) connect(ctx context.Context) (context.Context, *containerd.Client, error) {
 	patience := time.Duration(v.config.Containerd.Patience) * time.Second
-	return daemon.Connect(ctx, daemon.Options{Address: v.request.Address, Namespace: v.request.Namespace, Patience: patience, Say: v.say, Trace: true})
-}
-
-// finish removes the label [daemon.WorkLabel] from the container, or, for an annotation, notes its snapshot.
-func (v *serving) finish() {
-	if v.request.Choices == nil {
-		_ = v.note() // without it, the next snapshot shares less with this one
-		return
-	}
-	v.settle(finished)
+	return daemon.Connect(ctx, daemon.Options{Address: v.request.Address, Namespace: v.request.Namespace, Patience: patience, Trace: true})
 }
 
 // noteTime bounds how long containerd may take to note something of a container, which may wait for nothing else.
@@ -426,37 +433,4 @@ func (v *serving) note() error {
 	}
 	defer client.Close()
 	return daemon.Extend(ctx, client, v.request.ID, daemon.RestoredExtension, v.prepared.Descriptor.Digest)
-}
-
-// How long containerd, which may be away, is tried to be told what has become of a container, and how long is between two attempts.
-const (
-	settleTime = 5 * time.Minute
-	againTime  = time.Second
-)
-
-// settle does something with what the command has made in containerd, until it has been done.
-func (v *serving) settle(do func(context.Context, containerd.Container) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
-	defer cancel()
-	for {
-		err := v.tryToSettle(ctx, do)
-		if err == nil {
-			return
-		}
-		select {
-		case <-time.After(againTime):
-		case <-ctx.Done():
-			log.G(ctx).WithError(err).Error("what a command has made in containerd is not settled; the next command does it")
-			return
-		}
-	}
-}
-
-func (v *serving) tryToSettle(ctx context.Context, do func(context.Context, containerd.Container) error) error {
-	ctx, client, err := v.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	return eachOwn(ctx, client, v.work.Dir, do)
 }

@@ -11,7 +11,7 @@ import (
 // cacheLeast is how much memory, in bytes, must be left for what is pulled: with less it would wait for the disk all the time.
 const cacheLeast = 512 << 20
 
-// headSegments says how many segments are pulled at once before the container runs: one for eight cores, four at most. A registry on the same machine may read them
+// headSegments returns how many segments are pulled at once before the container runs: one for eight cores, four at most. A registry on the same machine may read them
 // from the disk that containerd's database, runc and CRIU wait for: with twice as many the container answered half as late again.
 func headSegments(all int) int { return min(cores.Half(all)/4, 4) }
 

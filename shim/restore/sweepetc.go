@@ -13,7 +13,7 @@ import (
 // sweepEtcFiles removes the files of containers that are gone. It leaves fresh files, whose container may just be being made.
 func (m *making) sweepEtcFiles(ctx context.Context) error {
 	const fresh = time.Hour
-	dir := filepath.Dir(EtcDir(m.config.Root, m.request.Address, m.request.Namespace, "any"))
+	dir := filepath.Dir(EtcDir(m.Config.Root, m.Address, m.Namespace, "any"))
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -21,7 +21,7 @@ func (m *making) sweepEtcFiles(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("sweep files for /etc: %w", err)
 	}
-	containers, err := m.client.ContainerService().List(ctx)
+	containers, err := m.Client.ContainerService().List(ctx)
 	if err != nil {
 		return fmt.Errorf("sweep files for /etc: %w", err)
 	}

@@ -1,16 +1,17 @@
 package restorer
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu"
 )
@@ -21,11 +22,8 @@ const (
 	CheckpointCommand = "checkpoint-process"
 )
 
-// Descriptor is the process's end of the channel to who has started it.
+// Descriptor is the process's end of the channel to its starter.
 const Descriptor = 3
-
-// SocketName is the socket, in the working directory of a process that a command has started, on which the shim reaches it.
-const SocketName = "shim.sock"
 
 // CheckpointAnnotation of a container names the repository to which its snapshot goes, with a tag or without.
 const CheckpointAnnotation = "io.cryo.checkpoint-to"
@@ -33,9 +31,9 @@ const CheckpointAnnotation = "io.cryo.checkpoint-to"
 // The annotations of a container that ask for a restore.
 const (
 	Annotation         = "io.cryo.restore"          // names the snapshot; Annotation.NAME that of a pod's container
-	FallbackAnnotation = "io.cryo.restore.fallback" // what is done where it cannot be restored: fail, or start it afresh
+	FallbackAnnotation = "io.cryo.restore.fallback" // what is done if that is known before the container has a task: fail, or start it afresh
 	SignalAnnotation   = "io.cryo.restore.signal"   // a signal that the container's init process gets once it runs, such as SIGUSR1
-	RestartAnnotation  = "io.cryo.restart"          // what is done where a pod's container has ended and is started again
+	RestartAnnotation  = "io.cryo.restart"          // what is done where a pod's container has ended, or could not be restored, and is started again
 )
 
 // The values of FallbackAnnotation. Default: fail, and start where the container's image asks for the restore.
@@ -50,7 +48,7 @@ const (
 	RestartRestore = "restore"
 )
 
-// Named gives the snapshot that the annotations name for a container of a pod, or for one without a pod, whose name is empty. A container that is called as the end of another
+// Named returns the snapshot that the annotations name for a container of a pod, or for one without a pod, whose name is empty. A container that is called as the end of another
 // annotation is has none of its own.
 func Named(annotations map[string]string, container string) string {
 	if own := Annotation + "." + container; container != "" && own != FallbackAnnotation && own != SignalAnnotation && annotations[own] != "" {
@@ -59,8 +57,12 @@ func Named(annotations map[string]string, container string) string {
 	return annotations[Annotation]
 }
 
-// protocol is the version of the messages. Both programs are of one build, or one of them is refused.
-const protocol = 6
+// protocol is the version of the messages. The shim of a pod starts the process of the release that is installed by then, so the process speaks the version before as well:
+// in version 6, a command started the process for a container that it made itself.
+const (
+	protocol = 7
+	previous = 6
+)
 
 // Request says what is to be restored, or of what a snapshot is taken.
 type Request struct {
@@ -69,15 +71,27 @@ type Request struct {
 	ID        string `json:"id"`        // of the container; empty: that which the snapshot's had
 	Namespace string `json:"namespace"` // of containerd
 	Address   string `json:"address"`   // of containerd's socket
-	// Of a container that exists, whose annotation or image asks.
-	Image  string         `json:"image,omitempty"` // its image's name, where Ref is empty
+	// Of the container. Image is its image's name, where Ref is empty.
+	Image  string         `json:"image,omitempty"`
 	Bundle string         `json:"bundle,omitempty"`
 	Rootfs []*types.Mount `json:"rootfs,omitempty"`
-	// Choices are those of who runs cryo restore, which makes the container. nil: the container asks, and the host's configuration says what it may
-	// have.
-	Choices *Choices `json:"choices,omitempty"`
+	// Order is there where a command has made the container for this restore. nil: the container asks, and the host's configuration says what it may have.
+	Order *Order `json:"order,omitempty"`
 	// Checkpoint is what the checkpoint process is to do; nil: it is a restore.
 	*Checkpoint `json:"checkpoint,omitempty"`
+}
+
+// Order is what a command has decided that makes a container of a snapshot.
+type Order struct {
+	Choices Choices       `json:"choices"`
+	Digest  digest.Digest `json:"digest"` // of the snapshot
+	Policy  trust.Policy  `json:"policy"` // what it may have of the host
+	// Annotations are added to the container's specification for this restore, and are not kept in containerd.
+	Annotations map[string]string `json:"annotations,omitempty"`
+	// Environment is the command's, in which the process looks for credentials and proxies.
+	Environment []string `json:"environment"`
+	// Report is the path of a FIFO on which the command hears [News]. The restore is called off when the command closes it before the container runs.
+	Report string `json:"report"`
 }
 
 // Checkpoint says how a snapshot is taken, and where it goes.
@@ -111,13 +125,15 @@ type Choices struct {
 	Devices          []string `json:"devices,omitempty"` // names of CDI devices
 	GPUs             []string `json:"gpus,omitempty"`    // OLD=NEW
 	Registry         Registry `json:"registry"`
-	Progress         bool     `json:"progress,omitempty"` // somebody looks at it
+	Progress         bool     `json:"progress,omitempty"` // a user looks at it
 	Debug            bool     `json:"debug,omitempty"`    // the process says what it does
 	// Runtime and Snapshotter are containerd's names; empty: as the snapshot's container had them, if they are cryo's and here.
 	Runtime     string `json:"runtime,omitempty"`
 	Snapshotter string `json:"snapshotter,omitempty"`
 	Log         string `json:"log,omitempty"`  // URI of where output goes; empty: the shim keeps some of it
 	Wait        bool   `json:"wait,omitempty"` // the command waits until all memory is in the local store
+	// Trial is a snapshot in the local store, where it is only tried: what was restored ends before its first instruction, and nothing of it stays. nil: it is to run.
+	Trial *ocispec.Descriptor `json:"trial,omitempty"`
 }
 
 // Mount gives a bind mount of the container another source. Both are absolute paths.
@@ -158,19 +174,12 @@ type Origin struct {
 
 // Fill has the process fill in memory, and comes with its end of a channel on which package fill speaks.
 type Fill struct {
-	Rate int64 `json:"rate"` // bounds how many bytes a second are filled in that nobody waits for. 0: nothing does
-}
-
-// Progress is how far a part of the work is, bytes; see [image.Progress].
-type Progress struct {
-	What  string `json:"what"`
-	Done  int64  `json:"done"`
-	Total int64  `json:"total"`
+	Rate int64 `json:"rate"` // bounds how many bytes a second are filled in that no process waits for. 0: nothing does
 }
 
 // Message is what the processes tell each other. One of its members is there.
 type Message struct {
-	// Who starts the process says first what is wanted. A shim that has not started it says for which container it comes, by ID and Namespace.
+	// The shim says first what is wanted.
 	Request *Request `json:"request,omitempty"`
 
 	// The shim's.
@@ -179,15 +188,7 @@ type Message struct {
 	Fill    *Fill       `json:"fill,omitempty"`
 	Load    bool        `json:"load,omitempty"` // load memory of GPUs; with ends of the channel and the connection of which package load speaks
 
-	// The process's to the command.
-	Begun    string          `json:"begun,omitempty"`  // its working directory, by which all is marked that it makes
-	Result   json.RawMessage `json:"result,omitempty"` // the container runs; with Choices.Wait again when all memory is in the local store
-	Progress *Progress       `json:"progress,omitempty"`
-	Log      string          `json:"log,omitempty"`
-	Warning  string          `json:"warning,omitempty"` // what its user should know
-	Said     string          `json:"said,omitempty"`    // what is being done, for who looks
-
-	// The process's to the shim.
+	// The process's.
 	Prepared  *Prepared `json:"prepared,omitempty"`
 	Ordinary  bool      `json:"ordinary,omitempty"`  // instead: the container's image is no snapshot's
 	Committed bool      `json:"committed,omitempty"` // the answer to Commit
@@ -198,11 +199,6 @@ type Message struct {
 
 	// Failed is the process's last message, or its answer. The shim asks with it for the reason of a restore that has failed.
 	Failed *failure.Error `json:"failed,omitempty"`
-	// Container is that which Failed is about; empty: it is about none. Without Failed: the name of the container that is made.
-	Container string `json:"container,omitempty"`
-	// RunsOn: Failed does no harm to the container.
-	RunsOn bool `json:"runsOn,omitempty"`
-
 	// files came with the message. They are the receiver's to close.
 	files []int
 }
@@ -225,7 +221,7 @@ func (m *Message) File(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// take takes the first descriptor that nobody has taken yet.
+// take takes the first descriptor that no process has taken yet.
 func (m *Message) take() (int, error) {
 	if len(m.files) == 0 {
 		return -1, fmt.Errorf("a message came without a descriptor: %w", errdefs.ErrInternal)

@@ -16,7 +16,6 @@ import (
 	"github.com/containerd/cgroups/v3/cgroup2"
 	"github.com/containerd/errdefs"
 	gorunc "github.com/containerd/go-runc"
-	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
@@ -35,22 +34,17 @@ const (
 	answerTime         = 5 * time.Minute
 )
 
-// Process is a restore process as the shim sees it, or the command that has started it. It ends by itself when all memory is in place and in the local store, and it
-// ends when the shim does.
+// Process is a restore process as the shim sees it. It ends by itself when all memory is in place and in the local store, and it ends when the shim does.
 type Process struct {
-	// Said are the process's messages. It is closed when the process has hung up.
-	Said chan Message
-
+	said     chan Message // the process's messages; closed when it has hung up
 	channel  *channel.Channel
-	pid      int
-	command  *exec.Cmd     // nil: somebody else has started the process
+	command  *exec.Cmd
 	patience time.Duration // how long it may take to undo what it did
 	ended    chan struct{} // closed when the process has ended
-	moved    chan struct{} // closed when it is in the shim's cgroup; nil: it was from the beginning
 	closing  sync.Once
 	work     string // its working directory; empty: not known
 
-	sweeping sync.Mutex // held by who removes the working directory: the shim must not end before
+	sweeping sync.Mutex // held by the goroutine that removes the working directory: the shim must not end before
 }
 
 // The errors of processes that have ended without a word.
@@ -101,16 +95,20 @@ func spawn(argument string, r Request) (*Process, error) {
 	}
 	command := exec.Command(path, argument)
 	command.Dir = "/"
-	for _, v := range os.Environ() {
+	environment := os.Environ()
+	if r.Order != nil {
+		environment = r.Order.Environment
+	}
+	for _, v := range environment {
 		if !strings.HasPrefix(v, "GOMAXPROCS=") { // the shim has two cores, the process all
 			command.Env = append(command.Env, v)
 		}
 	}
-	return Begin(command, r)
+	return begin(command, r)
 }
 
-// Begin starts a process, which begins with r at once. The caller calls End, or for one that runs a container Let or HangUp.
-func Begin(command *exec.Cmd, r Request) (*Process, error) {
+// begin starts a process, which begins with r at once. The caller calls End, or Let for one that runs a container.
+func begin(command *exec.Cmd, r Request) (*Process, error) {
 	own, other, err := channel.Pair()
 	if err != nil {
 		return nil, err
@@ -118,11 +116,11 @@ func Begin(command *exec.Cmd, r Request) (*Process, error) {
 	command.ExtraFiles = []*os.File{other}
 	command.SysProcAttr = &unix.SysProcAttr{Setsid: true} // no signal that is meant for others ends it
 	exited, err := gorunc.Monitor.Start(command)
-	other.Close() // the process's death is heard when nobody else has it
+	other.Close() // the process's death is heard when no other process has it
 	if err != nil {
 		return nil, errors.Join(err, own.Close())
 	}
-	p := &Process{Said: make(chan Message), channel: own, pid: command.Process.Pid, command: command, patience: undoTime, ended: make(chan struct{})}
+	p := &Process{said: make(chan Message), channel: own, command: command, patience: undoTime, ended: make(chan struct{})}
 	go func() {
 		_, _ = gorunc.Monitor.Wait(command, exited)
 		close(p.ended)
@@ -133,43 +131,7 @@ func Begin(command *exec.Cmd, r Request) (*Process, error) {
 	return p, nil
 }
 
-// Join reaches the restore process that a command has started, if CRIU's work directory criu is one of its; nil: it is not. From then on the process lives
-// where the shim does, so that what ends the command and all that it has started does not end it.
-func Join(ctx context.Context, criu string, r Request) (*Process, *Prepared, error) {
-	dir := filepath.Dir(criu)
-	if _, err := os.Lstat(filepath.Join(dir, SocketName)); err != nil {
-		return nil, nil, nil //nolint:nilerr // another client's
-	}
-	c, pid, err := channel.Dial(dir, SocketName)
-	if err != nil {
-		return nil, nil, fmt.Errorf("reach the restore process: %w: %w", err, errdefs.ErrUnavailable)
-	}
-	p := &Process{Said: make(chan Message), channel: c, pid: pid, ended: make(chan struct{}), moved: make(chan struct{})}
-	go p.listen()
-	go func() {
-		defer close(p.moved)
-		if err := shareCgroup(pid); err != nil {
-			log.G(ctx).WithError(err).Warn("the restore process remains in the cgroup of the command, and ends with that")
-		}
-	}()
-	r.Protocol = protocol
-	_ = c.Send(Message{Request: &r}) // where it has died, nothing is said
-	return p.prepare(ctx)
-}
-
-// shareCgroup puts a process into this one's cgroup.
-func shareCgroup(pid int) error {
-	cgroup, err := CgroupOf(os.Getpid())
-	switch c := cgroup.(type) {
-	case cgroup1.Cgroup:
-		return c.AddProc(uint64(pid))
-	case *cgroup2.Manager:
-		return c.AddProc(uint64(pid))
-	}
-	return err
-}
-
-// CgroupOf gives the cgroup of a process: a [cgroup1.Cgroup] or a [*cgroup2.Manager].
+// CgroupOf returns the cgroup of a process: a [cgroup1.Cgroup] or a [*cgroup2.Manager].
 func CgroupOf(pid int) (cgroup any, err error) {
 	if cgroups.Mode() == cgroups.Unified {
 		var path string
@@ -185,9 +147,9 @@ func CgroupOf(pid int) (cgroup any, err error) {
 	return cgroup, nil
 }
 
-// first waits for the process's first word. If ctx ends before, the process hears that nobody waits, says that it was called off, or ends.
+// first waits for the process's first word. If ctx ends before, the process hears that no process waits, says that it was called off, or ends.
 func (p *Process) first(ctx context.Context) (Message, error) {
-	defer context.AfterFunc(ctx, p.CallOff)()
+	defer context.AfterFunc(ctx, p.callOff)()
 	answer, err := p.hear()
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -195,8 +157,8 @@ func (p *Process) first(ctx context.Context) (Message, error) {
 	return answer, err
 }
 
-// CallOff tells the process that nobody wants any more what it is to do.
-func (p *Process) CallOff() { _ = p.channel.HangUp() }
+// callOff hangs up: the shim says nothing more. The process then undoes what it did, and ends.
+func (p *Process) callOff() { _ = p.channel.HangUp() }
 
 // prepare waits for what the process has prepared.
 func (p *Process) prepare(ctx context.Context) (*Process, *Prepared, error) {
@@ -218,10 +180,7 @@ func (p *Process) prepare(ctx context.Context) (*Process, *Prepared, error) {
 
 // listen passes on what the process says.
 func (p *Process) listen() {
-	defer close(p.Said)
-	if p.command == nil {
-		defer close(p.ended)
-	}
+	defer close(p.said)
 	for {
 		var m Message
 		fds, err := p.channel.Receive(&m)
@@ -229,7 +188,7 @@ func (p *Process) listen() {
 		if err != nil {
 			return
 		}
-		p.Said <- m
+		p.said <- m
 	}
 }
 
@@ -243,7 +202,7 @@ func (p *Process) ask(m Message) (Message, error) {
 
 // hear waits for an answer.
 func (p *Process) hear() (Message, error) {
-	answer, ok := <-p.Said
+	answer, ok := <-p.said
 	switch {
 	case !ok:
 		return answer, ErrDied
@@ -257,15 +216,12 @@ func unexpected(m Message) error {
 	return fmt.Errorf("unexpected message from the restore process: %+v: %w", m, errdefs.ErrInternal)
 }
 
-// Commit asks whether the container may run, which whoever asked for it may not want any more. nil has nobody to ask.
+// Commit asks the restore process whether the container may run: the client may have cancelled the restore. A nil Process permits it.
 func (p *Process) Commit() error {
 	if p == nil {
 		return nil
 	}
-	if p.moved != nil {
-		<-p.moved
-	}
-	late := time.AfterFunc(answerTime, p.HangUp)
+	late := time.AfterFunc(answerTime, p.hangUp)
 	defer late.Stop()
 	answer, err := p.ask(Message{Commit: true})
 	if err == nil && !answer.Committed {
@@ -274,14 +230,16 @@ func (p *Process) Commit() error {
 	return err
 }
 
-// Because gives the reason why a restore has failed with err, where the process knows better. nil knows nothing.
+// Because returns the reason why a restore has failed with err, where the process knows better, or is itself the reason. nil knows nothing.
 func (p *Process) Because(err error) error {
 	if p == nil {
 		return err
 	}
-	late := time.AfterFunc(answerTime, p.HangUp)
+	late := time.AfterFunc(answerTime, p.hangUp)
 	defer late.Stop()
 	switch answer, failed := p.ask(Message{Failed: failure.Of(err)}); {
+	case errors.Is(failed, ErrDied):
+		return ErrDied
 	case answer.Failed == nil || failed == nil, *answer.Failed == *failure.Of(err):
 		return err
 	default:
@@ -289,22 +247,18 @@ func (p *Process) Because(err error) error {
 	}
 }
 
-// Running tells the process that the container runs: from now on it pulls what nobody waits for, and ends when all is here.
+// Running tells the process that the container runs: from now on it pulls what no process waits for, and ends when all is here.
 func (p *Process) Running(l gpu.Loaded) error { return p.channel.Send(Message{Running: &l}) }
 
-// HangUp lets go of the process.
-func (p *Process) HangUp() { p.closing.Do(func() { _ = p.channel.Close() }) }
+// hangUp lets go of the process.
+func (p *Process) hangUp() { p.closing.Do(func() { _ = p.channel.Close() }) }
 
-// End ends the process, which undoes what it did but for the root file system, and waits until it has ended; for one that somebody else has started it does not wait.
-// nil is none.
+// End ends the process, which undoes what it did but for the root file system, and waits until it has ended. nil is none.
 func (p *Process) End() {
 	if p == nil {
 		return
 	}
-	p.HangUp()
-	if p.command == nil {
-		return
-	}
+	p.hangUp()
 	select {
 	case <-p.ended:
 	case <-time.After(p.patience):
@@ -312,14 +266,6 @@ func (p *Process) End() {
 		<-p.ended
 	}
 	p.sweep()
-}
-
-// Await waits for the process's end, though not for longer than patience.
-func (p *Process) Await(patience time.Duration) {
-	select {
-	case <-p.ended:
-	case <-time.After(patience):
-	}
 }
 
 // sweepTime is how long a process may take from hanging up to its end.
@@ -339,15 +285,23 @@ func (p *Process) sweep() {
 
 // Let closes the channel when the process has ended.
 func (p *Process) Let() {
-	for range p.Said { // there are none
+	for range p.said { // there are none
 	}
 	<-p.ended
-	p.HangUp()
+	p.hangUp()
 	p.sweep()
 }
 
+// Ended is closed when the process has ended; of nil it never is.
+func (p *Process) Ended() <-chan struct{} {
+	if p == nil {
+		return nil
+	}
+	return p.ended
+}
+
 // PID is the process's.
-func (p *Process) PID() int { return p.pid }
+func (p *Process) PID() int { return p.command.Process.Pid }
 
 // Fill has the process fill in memory of the container's processes; see package fill. other is its end of a channel.
 func (p *Process) Fill(other *os.File, rate int64) error {

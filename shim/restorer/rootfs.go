@@ -33,7 +33,7 @@ type rootfs struct {
 	Time  time.Time `json:"time"` // of its last change
 }
 
-// notFresh says that changes of a container's root file system could not be undone, so that none are made.
+// notFresh returns the error that changes of a container's root file system could not be undone, so that none are made.
 func notFresh(problem string) error {
 	return failure.New(errdefs.ErrFailedPrecondition, "create a new container of the image, with the snapshotter overlayfs", "rootfs-fresh: %s", problem).By("rootfs-fresh")
 }
@@ -66,7 +66,7 @@ func NoteRootfs(bundle string, mounts []*types.Mount) error {
 	return nil
 }
 
-// UpperDir gives the directory where overlayfs keeps what changed; empty if the root file system is of another kind.
+// UpperDir returns the directory where overlayfs keeps what changed; empty if the root file system is of another kind.
 func UpperDir(mounts []*types.Mount) string {
 	if len(mounts) != 1 || mounts[0].Type != "overlay" {
 		return ""
@@ -79,7 +79,7 @@ func UpperDir(mounts []*types.Mount) string {
 	return ""
 }
 
-// LockRootfs is for who changes the root file system: nobody undoes it until unlock.
+// LockRootfs is for a process that changes the root file system: it is not undone until unlock.
 func LockRootfs(bundle string) (unlock func(), err error) {
 	f, err := os.Open(filepath.Join(bundle, rootfsFile))
 	if err != nil {
@@ -91,7 +91,7 @@ func LockRootfs(bundle string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// KeepRootfs says that the container runs, and its root file system is its own.
+// KeepRootfs leaves the root file system to the container, which runs.
 func KeepRootfs(bundle string) error {
 	if err := os.Remove(filepath.Join(bundle, rootfsFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("keep the root file system: %w", err)
@@ -123,7 +123,7 @@ func undoRootfs(bundle string) error {
 			break
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("somebody still writes into it: %w", err)
+			return fmt.Errorf("a process still writes into it: %w", err)
 		}
 	}
 	var r rootfs

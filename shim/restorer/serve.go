@@ -12,7 +12,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/channel"
 )
 
-// Conversation is the restore process's end of what it says with the shim, or with a command. What it says it never waits for, unless it closes.
+// Conversation is the restore process's end of what it says with the shim. What it says it never waits for, unless it closes.
 type Conversation struct {
 	channel *channel.Channel
 	heard   chan Message  // closed when the other has ended
@@ -21,8 +21,8 @@ type Conversation struct {
 	sent    chan struct{} // closed when all is sent
 }
 
-// maxQueue is how many messages may wait to be sent. Where half as many do, those that are no answers are dropped: the other does not listen.
-const maxQueue = 1000
+// maxQueue is how many messages may wait to be sent.
+const maxQueue = 10
 
 // converse begins to listen and to send.
 func converse(c *channel.Channel) *Conversation {
@@ -37,30 +37,25 @@ func Serve(descriptor int) (*Conversation, Request, error) {
 	if err != nil {
 		return nil, Request{}, err
 	}
-	return greeted(c)
-}
-
-// greeted takes the first message.
-func greeted(c *channel.Channel) (*Conversation, Request, error) {
 	m, err := first(c)
 	if err != nil {
 		return nil, Request{}, errors.Join(err, c.Close())
 	}
 	v := converse(c)
-	if m.Request != nil && m.Request.Protocol == protocol {
-		return v, *m.Request, nil
+	if r := m.Request; r != nil && (r.Protocol == protocol || r.Protocol == previous && r.Order == nil) {
+		return v, *r, nil
 	}
-	refused := failure.New(errdefs.ErrFailedPrecondition, "install both of one version, and start the container again",
+	refused := failure.New(errdefs.ErrFailedPrecondition, "install the programs of one release; a pod that runs since before an upgrade has the shim of that time: make it anew",
 		"the shim's program and %s are of different versions", program)
 	v.Tell(Message{Failed: refused})
 	v.Close()
 	return nil, Request{}, refused
 }
 
-// errUnwanted is why a snapshot is not taken that nobody waits for.
+// errUnwanted is why a snapshot is not taken that no process waits for.
 var errUnwanted = fmt.Errorf("who has asked for the checkpoint does not wait for it any more: %w", context.Canceled)
 
-// ServeCheckpoint takes the checkpoint process's request, has it done, and answers. The context that it gives ends when nobody waits for the answer.
+// ServeCheckpoint takes the checkpoint process's request, has it done, and answers. The context that it gives ends when no process waits for the answer.
 func ServeCheckpoint(descriptor int, do func(context.Context, Request) (*Taken, []string, error)) error {
 	v, r, err := Serve(descriptor)
 	if err != nil {
@@ -81,7 +76,7 @@ func ServeCheckpoint(descriptor int, do func(context.Context, Request) (*Taken, 
 func first(c *channel.Channel) (m Message, err error) {
 	m.files, err = c.Receive(&m)
 	if m.Fill == nil && !m.Load {
-		channel.Close(m.files) // nobody sends any
+		channel.Close(m.files) // none are sent
 		m.files = nil
 	}
 	return m, err
@@ -102,7 +97,7 @@ func (v *Conversation) Hear(gone func()) {
 	}()
 }
 
-// Next gives the next message; false: the other has ended.
+// Next returns the next message; false: the other has ended.
 func (v *Conversation) Next(ctx context.Context) (m Message, ok bool, err error) {
 	select {
 	case m, ok = <-v.heard:
@@ -114,9 +109,6 @@ func (v *Conversation) Next(ctx context.Context) (m Message, ok bool, err error)
 
 // Tell sends a message as soon as the other takes it.
 func (v *Conversation) Tell(m Message) {
-	if (m.Progress != nil || m.Log != "") && len(v.queue) >= maxQueue/2 {
-		return
-	}
 	select {
 	case v.queue <- m:
 	case <-v.sent:
@@ -137,7 +129,7 @@ func (v *Conversation) send() {
 				return
 			}
 		}
-		_ = v.channel.Send(m) // who has ended does not hear it, and that is heard
+		_ = v.channel.Send(m) // a peer that has ended does not hear it, and that is heard
 	}
 }
 
@@ -152,28 +144,4 @@ func (v *Conversation) Close() {
 	case <-time.After(lastTime):
 	}
 	_ = v.channel.Close()
-}
-
-// Listener is where the shim reaches a process that a command has started.
-type Listener struct{ *channel.Listener }
-
-// Listen listens in the process's working directory.
-func Listen(work string) (*Listener, error) {
-	l, err := channel.Listen(work, SocketName)
-	if err != nil {
-		return nil, fmt.Errorf("wait for the shim: %w", err)
-	}
-	return &Listener{l}, nil
-}
-
-// Accept waits for the shim, and for which container it comes.
-func (l *Listener) Accept(ctx context.Context) (v *Conversation, of Request, err error) {
-	c, err := l.Listener.Accept(ctx)
-	if err == nil {
-		v, of, err = greeted(c)
-	}
-	if err != nil {
-		return nil, of, fmt.Errorf("wait for the shim: %w", err)
-	}
-	return v, of, nil
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,8 +44,11 @@ func process(t *testing.T) (*Process, *Conversation) {
 	}
 	v := converse(c)
 	v.Hear(func() {})
-	p := &Process{channel: other, Said: make(chan Message), ended: make(chan struct{})}
-	go p.listen()
+	p := &Process{channel: other, said: make(chan Message), ended: make(chan struct{}), patience: time.Minute}
+	go func() {
+		p.listen()
+		close(p.ended)
+	}()
 	return p, v
 }
 
@@ -61,9 +65,9 @@ func TestServe(t *testing.T) {
 	gone := make(chan struct{})
 	v.Hear(func() { close(gone) })
 	long := strings.Repeat("x", 3*channel.MaxMessage)
-	v.Tell(Message{Warning: long})
+	v.Tell(Message{Warnings: []string{long}})
 	var m Message
-	if _, err := other.Receive(&m); err != nil || m.Warning != long {
+	if _, err := other.Receive(&m); err != nil || !slices.Equal(m.Warnings, []string{long}) {
 		t.Fatalf("a long message does not arrive: %v", err)
 	}
 	other.Close()
@@ -74,7 +78,7 @@ func TestServe(t *testing.T) {
 	v.Close()
 }
 
-// TestServeVersion: a program of another version is refused with what to do, at either door.
+// TestServeVersion: a program of another version is refused with what to do.
 func TestServeVersion(t *testing.T) {
 	descriptor, other := pair(t)
 	if err := other.Send(Message{Request: &Request{Protocol: protocol + 1}}); err != nil {
@@ -87,71 +91,18 @@ func TestServeVersion(t *testing.T) {
 	if _, err := other.Receive(&m); err != nil || m.Failed == nil || m.Failed.Hint() == "" {
 		t.Errorf("it says %+v, %v", m, err)
 	}
+}
+
+// TestProcess has a shim ask whether the container may run, and why a restore failed, and say that the container runs.
+func TestProcess(t *testing.T) {
 	work := t.TempDir()
-	l, err := Listen(work)
-	if err != nil {
+	if err := os.WriteFile(filepath.Join(work, "lock"), nil, 0o600); err != nil { // no process has it locked
 		t.Fatal(err)
 	}
+	p, v := process(t)
 	go func() {
-		c, _, err := channel.Dial(work, SocketName)
-		if err == nil {
-			_ = c.Send(Message{Request: &Request{Protocol: protocol + 1}})
-		}
-	}()
-	if _, _, err := l.Accept(t.Context()); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("it goes on with %v", err)
-	}
-}
-
-// TestTell: who does not listen holds nobody up, and loses progress only.
-func TestTell(t *testing.T) {
-	descriptor, other := pair(t)
-	c, err := channel.Open(descriptor)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := converse(c)
-	const many = 100_000
-	for i := range many {
-		v.Tell(Message{Progress: &Progress{What: []string{"a", "b"}[i%2], Done: int64(i)}})
-		v.Tell(Message{Progress: &Progress{What: []string{"a", "b"}[i%2], Done: int64(i + 1)}})
-	}
-	v.Tell(Message{Warning: "the last"})
-	for {
-		var m Message
-		if _, err := other.Receive(&m); err != nil {
-			t.Fatal(err)
-		}
-		if m.Warning != "" {
-			break
-		}
-	}
-	v.Close()
-}
-
-// TestJoin has a shim connect to a restore process that it finds by CRIU's work directory, after another shim that has ended. It asks whether the container may run, and why a
-// restore failed, and says that the container runs.
-func TestJoin(t *testing.T) {
-	work := t.TempDir()
-	if err := os.WriteFile(filepath.Join(work, "lock"), nil, 0o600); err != nil { // nobody has it locked
-		t.Fatal(err)
-	}
-	criu := work + "/criu"
-	if p, _, err := Join(t.Context(), criu, Request{}); p != nil || err != nil {
-		t.Fatalf("where nobody listens: %v, %v", p, err)
-	}
-	l, err := Listen(work)
-	if err != nil {
-		t.Fatal(err)
-	}
-	serve := func() {
-		v, of, err := l.Accept(t.Context())
-		if err != nil {
-			return
-		}
 		defer v.Close()
-		v.Hear(func() {})
-		v.Tell(Message{Prepared: &Prepared{Work: criu, Images: of.ID}})
+		v.Tell(Message{Prepared: &Prepared{Work: work + "/criu", Images: "a"}})
 		for {
 			m, ok, _ := v.Next(t.Context())
 			switch {
@@ -162,7 +113,7 @@ func TestJoin(t *testing.T) {
 				}
 				c.Close()
 				if _, err := m.File("more"); err == nil {
-					t.Error("a file is there that nobody has sent")
+					t.Error("a file is there that no process has sent")
 				}
 			case m.Running != nil, !ok:
 				return
@@ -174,18 +125,8 @@ func TestJoin(t *testing.T) {
 				v.Tell(Message{Failed: m.Failed})
 			}
 		}
-	}
-	go func() {
-		serve()
-		serve()
-		l.Close()
 	}()
-	first, _, err := Join(t.Context(), criu, Request{ID: "first"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	first.End()
-	p, prepared, err := Join(t.Context(), criu, Request{ID: "a"})
+	_, prepared, err := p.prepare(t.Context())
 	if err != nil || prepared.Images != "a" {
 		t.Fatalf("%+v, %v", prepared, err)
 	}
@@ -215,28 +156,11 @@ func TestJoin(t *testing.T) {
 	if err := p.Commit(); !errdefs.IsUnavailable(err) {
 		t.Errorf("after its end it may run: %v", err)
 	}
-	if p, _, err := Join(t.Context(), criu, Request{}); p != nil || err != nil {
-		t.Errorf("after its end: %v, %v", p, err)
-	}
 	if _, err := os.Stat(work); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("what it has left is not removed: %v", err)
 	}
 	if err := (*Process)(nil).Commit(); err != nil {
 		t.Errorf("without a process: %v", err)
-	}
-}
-
-// TestAccept: nobody waits for a shim where nobody wants one.
-func TestAccept(t *testing.T) {
-	l, err := Listen(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancelCause(t.Context())
-	over := errors.New("over")
-	time.AfterFunc(10*time.Millisecond, func() { cancel(over) })
-	if _, _, err := l.Accept(ctx); !errors.Is(err, over) {
-		t.Errorf("it gives %v", err)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"github.com/docker/go-units"
 )
 
-// Of gives so many bytes as 1.5 GiB, or 17 B.
+// Of returns so many bytes as 1.5 GiB, or 17 B.
 func Of(n int64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d B", n)

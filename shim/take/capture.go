@@ -50,7 +50,7 @@ func changesOf(ctx context.Context, client *containerd.Client, info containers.C
 	return c, nil
 }
 
-// capture takes what a frozen container has changed into the directory work, and returns who makes a layer of
+// capture takes what a frozen container has changed into the directory work, and returns a function that makes a layer of
 // it afterwards. It is all that happens between dump and resume, so with overlayfs it is a plain copy.
 func (c changes) capture(ctx context.Context, work string) (layerWriter, error) {
 	if c.upper == "" {
@@ -67,7 +67,7 @@ func (c changes) capture(ctx context.Context, work string) (layerWriter, error) 
 	}, nil
 }
 
-// withView mounts a committed snapshot, read-only, for as long as f runs.
+// withView mounts a committed snapshot, read-only, in the working directory, for as long as f runs. What a killed process leaves mounted is unmounted with that directory.
 func withView(ctx context.Context, client *containerd.Client, sn snapshots.Snapshotter, parent, work string, f func(root string) error) (err error) {
 	ctx, done, err := restore.Lease(ctx, client, work)
 	if err != nil {
@@ -80,7 +80,19 @@ func withView(ctx context.Context, client *containerd.Client, sn snapshots.Snaps
 		return fmt.Errorf("view the base image: %w", err)
 	}
 	defer func() { err = errors.Join(err, sn.Remove(context.WithoutCancel(ctx), key)) }()
-	return mount.WithReadonlyTempMount(ctx, mounts, f)
+	root := filepath.Join(work, "base")
+	if err := os.Mkdir(root, 0o700); err != nil {
+		return fmt.Errorf("mount the base image: %w", err)
+	}
+	defer func() {
+		if left := mount.UnmountMounts(mounts, root, 0); left != nil {
+			err = errors.Join(err, fmt.Errorf("unmount the base image: %w", left))
+		}
+	}()
+	if err := mount.All(mounts, root); err != nil { // a view's mounts are read-only
+		return fmt.Errorf("mount the base image: %w", err)
+	}
+	return f(root)
 }
 
 // captureDiff has containerd compare the rootfs with its base, for snapshotters other than overlayfs. That takes longer

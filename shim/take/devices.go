@@ -21,28 +21,24 @@ import (
 // devices is the way of device memory that processes have handed over out of the shim's keeper into segments. It is not used where
 // there is none.
 type devices struct {
-	cancel context.CancelFunc
+	incoming
 	idle   chan struct{} // closed by dumped
 	dumped func()        // says that CRIU has ended
 	freed  chan struct{} // closed by hurry
-	hurry  func()        // says that nobody stands still any more
-	done   chan struct{} // closed when no more comes
+	hurry  func()        // says that no process stands still any more
 
-	// To be read when done is closed.
+	// To be read when no more comes.
 	intake *image.DeviceIntake // nil: nothing has come
 	took   time.Duration       // from the first to the last
-	err    error               // why not all has come
 }
 
 // takeInDevices waits for device memory in the background. images is where the shim puts its record of it, work a directory of ours.
 func (t *taking) takeInDevices(ctx context.Context, client *checkpoint.Client, images, work string) *devices {
-	ctx, cancel := context.WithCancel(ctx)
-	d := &devices{cancel: cancel, idle: make(chan struct{}), freed: make(chan struct{}), done: make(chan struct{})}
+	d := &devices{idle: make(chan struct{}), freed: make(chan struct{})}
 	d.dumped = sync.OnceFunc(func() { close(d.idle) })
 	d.hurry = sync.OnceFunc(func() { close(d.freed) })
-	go func() {
-		defer close(d.done)
-		d.err = d.serve(ctx, client, images, func(g *image.GPU) (*image.DeviceIntake, error) {
+	d.takeIn(ctx, func(ctx context.Context) error {
+		return d.serve(ctx, client, images, func(g *image.GPU) (*image.DeviceIntake, error) {
 			o := t.packOptions()
 			if report := o.Progress; report != nil {
 				total := g.HandedOver()
@@ -50,7 +46,7 @@ func (t *taking) takeInDevices(ctx context.Context, client *checkpoint.Client, i
 			}
 			return image.NewDeviceIntake(ctx, t.sender.watch(t.store), work, g, int64(os.Getpagesize()), o)
 		})
-	}()
+	})
 	return d
 }
 
@@ -60,6 +56,7 @@ func (d *devices) serve(ctx context.Context, client *checkpoint.Client, images s
 		return err
 	}
 	defer conn.Close()
+	d.begun.Store(true)
 	record, err := gpu.ReadRecord(images)
 	if err != nil {
 		return err
@@ -91,6 +88,9 @@ func (d *devices) serve(ctx context.Context, client *checkpoint.Client, images s
 	defer link.Close()
 	start := time.Now()
 	err = link.Receive(ctx, pieceSizes(g), func(c ring.Chunk, release func()) error {
+		if c.Zero > 0 {
+			return d.intake.Zero(c.Piece, c.Offset, c.Zero)
+		}
 		return d.intake.Take(c.Piece, c.Offset, c.Data, release)
 	})
 	d.took = time.Since(start)
@@ -100,8 +100,8 @@ func (d *devices) serve(ctx context.Context, client *checkpoint.Client, images s
 	return d.intake.End()
 }
 
-// arrived waits until all has come. Where who sends has hung up, the shim says why: through h, which lets the container go on.
-func (d *devices) arrived(ctx context.Context, h *held) (*image.DeviceIntake, error) {
+// arrived waits until all has come. Where the sender has hung up, the shim says why: through h, which lets the container go on.
+func (d *devices) arrived(ctx context.Context, h *heldContainer) (*image.DeviceIntake, error) {
 	select {
 	case <-d.done:
 	case err := <-h.call:
@@ -126,24 +126,9 @@ func (d *devices) arrived(ctx context.Context, h *held) (*image.DeviceIntake, er
 	return d.intake, d.err
 }
 
-// explain gives the reason why there was no dump: err, unless the shim failed because we did.
-func (d *devices) explain(ctx context.Context, err error) error {
-	select {
-	case <-d.done:
-	default:
-		return err
-	}
-	var gone *ring.GoneError
-	if d.intake == nil || d.err == nil || ctx.Err() != nil || isLost(err) || errors.As(d.err, &gone) {
-		return err
-	}
-	return d.err
-}
-
 // close ends what is under way and drops what no snapshot was made of.
 func (d *devices) close() {
-	d.cancel()
-	<-d.done
+	d.end()
 	if d.intake != nil {
 		d.intake.Close()
 	}

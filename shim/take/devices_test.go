@@ -118,7 +118,7 @@ func TestDevicesArrive(t *testing.T) {
 	record, contents := handedRecord()
 	sent := make(chan error, 1)
 	go func() { sent <- shimSends(dir, images, record, contents, func() error { return nil }) }()
-	in, err := d.arrived(t.Context(), &held{call: make(chan error, 1)})
+	in, err := d.arrived(t.Context(), &heldContainer{call: make(chan error, 1)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestDevicesCutOff(t *testing.T) {
 	record, contents := handedRecord()
 	boom := errors.New("boom")
 	go func() { _ = shimSends(dir, images, record, contents, func() error { return boom }) }()
-	h := &held{sub: &subject{}, client: client, call: make(chan error, 1), released: true, pending: true}
+	h := &heldContainer{sub: &candidate{}, client: client, call: make(chan error, 1), released: true, pending: true}
 	if err := checkpoint.Leave(dir, errors.New("the keeper was killed")); err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestDevicesCutOff(t *testing.T) {
 	_, d, _, dir, images = takesIn(t)
 	go func() { _ = shimSends(dir, images, record, contents, func() error { return boom }) }()
 	var gone *ring.GoneError
-	h = &held{call: make(chan error, 1), released: true}
+	h = &heldContainer{call: make(chan error, 1), released: true}
 	if _, err := d.arrived(t.Context(), h); !errors.As(err, &gone) {
 		t.Errorf("without the shim's word it gives %v", err)
 	}
@@ -179,7 +179,8 @@ func TestDevicesCutOff(t *testing.T) {
 
 // TestDevicesFullDisk: what went wrong here is what the user hears, not that the shim was hung up on.
 func TestDevicesFullDisk(t *testing.T) {
-	d := &devices{cancel: func() {}, done: make(chan struct{}), intake: &image.DeviceIntake{}, err: restore.NoRoom("/x", errors.New("full"))}
+	d := &devices{incoming: incoming{done: make(chan struct{}), err: restore.NoRoom("/x", errors.New("full"))}}
+	d.begun.Store(true)
 	remote := errors.New("the other process has hung up")
 	if err := d.explain(t.Context(), remote); err != remote {
 		t.Errorf("before it knows, %v", err)
@@ -192,7 +193,7 @@ func TestDevicesFullDisk(t *testing.T) {
 	if err := d.explain(t.Context(), lost); err != lost {
 		t.Errorf("gives %v", err)
 	}
-	d.intake = nil
+	d.begun.Store(false)
 	if err := d.explain(t.Context(), remote); err != remote {
 		t.Errorf("with nothing handed over, %v", err)
 	}
@@ -226,7 +227,7 @@ func TestGiveUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := &held{sub: &subject{}, client: client, call: make(chan error, 1), cancel: func() {}}
+		h := &heldContainer{sub: &candidate{}, client: client, call: make(chan error, 1), cancel: func() {}}
 		go func() {
 			conversation, ctx, err := checkpoint.Join(context.Background(), dir)
 			if err != nil {
@@ -238,7 +239,7 @@ func TestGiveUp(t *testing.T) {
 				t.Errorf("it decides %s, for which all that is on its way is waited for", decision)
 			}
 			if lost {
-				err = &checkpoint.LostError{ID: "c", Err: err}
+				err = checkpoint.Lost("checkpoint", "c", err)
 			}
 			conversation.End(checkpoint.Result{}, err)
 			h.call <- errors.New(answer)

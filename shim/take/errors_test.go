@@ -31,7 +31,7 @@ func TestFailed(t *testing.T) {
 		"with a hint":   {t.Context(), failure.New(errdefs.ErrFailedPrecondition, "wait", "busy"), "checkpoint web: busy", "wait", errdefs.IsFailedPrecondition, false},
 		"containerd":    {t.Context(), fmt.Errorf("dial: %w", errdefs.ErrUnavailable), "checkpoint web: dial: unavailable", "see that containerd runs", errdefs.IsUnavailable, false},
 		"interrupted":   {ctx, interrupted, "checkpoint web: interrupted", "", errdefs.IsAborted, false},
-		"lost":          {t.Context(), (&subject{name: "web"}).is(ended, errors.New("boom")), "checkpoint web: the container is lost: its process is gone: boom", "cryo ls", errdefs.IsInternal, true},
+		"lost":          {t.Context(), (&candidate{name: "web"}).is(ended, errors.New("boom")), "checkpoint web: the container is lost: its process is gone: boom", "cryo ls", errdefs.IsInternal, true},
 		"lost, told so": {t.Context(), failure.New(failure.ErrLost, "", "checkpoint abc: the container is lost: boom"), "checkpoint abc: the container is lost: boom", "cryo ls", errdefs.IsInternal, true},
 	} {
 		err := (&taking{Options: Options{Container: "web"}}).failed(test.ctx, test.err)
@@ -64,10 +64,10 @@ func TestExplain(t *testing.T) {
 		"nothing": {nil, errdefs.IsNotFound, false},
 		"refused": {failure.New(errdefs.ErrFailedPrecondition, "", "not now"), errdefs.IsFailedPrecondition, true},
 		"failed":  {errdefs.ErrAborted, errdefs.IsAborted, false},
-		"busy": {&checkpoint.BusyError{ID: "abc"}, func(err error) bool {
-			return errors.As(err, new(*checkpoint.BusyError)) && strings.Contains(err.Error(), "web")
+		"busy": {checkpoint.Busy("abc"), func(err error) bool {
+			return errors.Is(err, failure.ErrBusy) && strings.Contains(err.Error(), "web")
 		}, true},
-		"was lost": {&checkpoint.LostError{ID: "abc", Err: errors.New("boom")}, isLost, false},
+		"was lost": {checkpoint.Lost("checkpoint", "abc", errors.New("boom")), isLost, false},
 	} {
 		dir := t.TempDir()
 		client, err := checkpoint.Listen(dir)
@@ -80,7 +80,7 @@ func TestExplain(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		h := &held{sub: &subject{name: "web", process: firstProcess{pid: 1 << 30}}, client: client}
+		h := &heldContainer{sub: &candidate{name: "web", process: firstProcess{pid: 1 << 30}}, client: client}
 		err = h.explain(fmt.Errorf("containerd says so: %w", errdefs.ErrNotFound))
 		if !test.is(err) || errors.As(err, new(*daemon.Error)) != (test.left == nil) {
 			t.Errorf("%s: got %v", name, err)

@@ -20,14 +20,15 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/runtime/restorable"
 	"github.com/cryo-project/cryo/runtime/setns"
 	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/daemon"
 )
 
-// subject is a running container of which a snapshot is taken, and all that can be known of it before it is frozen.
-type subject struct {
+// candidate is a running container of which a snapshot is taken, and all that can be known of it before it is frozen.
+type candidate struct {
 	name    string // as the caller calls it
 	info    containers.Container
 	process firstProcess
@@ -39,7 +40,7 @@ type subject struct {
 }
 
 // examine finds the container and refuses what would fail later.
-func (t *taking) examine(ctx context.Context) (*subject, error) {
+func (t *taking) examine(ctx context.Context) (*candidate, error) {
 	container, err := daemon.Find(ctx, t.client, t.Container)
 	if err != nil {
 		return nil, err
@@ -68,7 +69,7 @@ func (t *taking) examine(ctx context.Context) (*subject, error) {
 	}
 	process, err := identify(task.Pid(), status.Status == containerd.Paused)
 	if err != nil {
-		return nil, t.failed(ctx, (&subject{name: t.Container}).is(ended, err))
+		return nil, t.failed(ctx, (&candidate{name: t.Container}).is(ended, err))
 	}
 	if !daemon.OurShim(info.Runtime.Name, task.Pid()) {
 		return nil, failure.New(errdefs.ErrFailedPrecondition,
@@ -96,7 +97,7 @@ func (t *taking) examine(ctx context.Context) (*subject, error) {
 	namespace, _ := namespaces.Namespace(ctx)
 	h := image.Host(here)
 	h.Features = neededFeatures(&spec)
-	return &subject{name: t.Container, info: info, process: process, base: base.Target, gpus: cdi.HasNVIDIA(&spec), config: image.Config{
+	return &candidate{name: t.Container, info: info, process: process, base: base.Target, gpus: cdi.HasNVIDIA(&spec), config: image.Config{
 		Version: image.ConfigVersion,
 		Container: image.Container{
 			ID: info.ID, Namespace: namespace, Runtime: info.Runtime.Name, Snapshotter: info.Snapshotter, Labels: info.Labels,
@@ -112,7 +113,7 @@ func (t *taking) examine(ctx context.Context) (*subject, error) {
 }
 
 // patience is how long the container may take to be as before, after a checkpoint that has failed.
-func (s *subject) patience() time.Duration {
+func (s *candidate) patience() time.Duration {
 	if s.gpus {
 		return gpuUndoTime
 	}
@@ -164,7 +165,7 @@ func resident(pid int) (total int64) {
 			total = pages * int64(os.Getpagesize())
 		}
 	}
-	for _, child := range children(pid) {
+	for _, child := range restorable.Children(pid) {
 		total += resident(child)
 	}
 	return total

@@ -4,19 +4,18 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/restorable"
 	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/shim/job"
 )
 
-// fate is what has become of a container. It is looked at, and not concluded from what somebody has answered.
+// fate is what has become of a container. It is looked at, and not concluded from what another process has answered.
 type fate int
 
 const (
@@ -61,7 +60,7 @@ func (p firstProcess) beside() (found []string) {
 	if err != nil {
 		return nil
 	}
-	for _, child := range children(p.shim) {
+	for _, child := range restorable.Children(p.shim) {
 		theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", child))
 		if err != nil || theirs != mounts || child == p.pid {
 			continue
@@ -70,20 +69,6 @@ func (p firstProcess) beside() (found []string) {
 		found = append(found, fmt.Sprintf("%d (%s)", child, strings.TrimSpace(string(name))))
 	}
 	return found
-}
-
-// children are those of all threads of a process. Source: proc_tid_children(5), which CRIU needs as well.
-func children(pid int) (all []int) {
-	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is well formed
-	for _, list := range lists {
-		text, _ := os.ReadFile(list) // none of a thread that has ended
-		for _, field := range strings.Fields(string(text)) {
-			if child, err := strconv.Atoi(field); err == nil {
-				all = append(all, child)
-			}
-		}
-	}
-	return all
 }
 
 // orphanTime is how long containerd may take to end a container whose shim has died.
@@ -115,11 +100,11 @@ func (p firstProcess) look() fate {
 	return runs
 }
 
-// lost gives err, of a checkpoint that has failed, as an [job.Error] if the container does not run on. It waits for what the shim undoes. Where the shim has begun
+// lost returns err, of a checkpoint that has failed, as an [job.Error] if the container does not run on. It waits for what the shim undoes. Where the shim has begun
 // nothing, since another checkpoint is under way or since the container had ended before, what becomes of the container is not this checkpoint's doing.
-func (s *subject) lost(err error) error {
+func (s *candidate) lost(err error) error {
 	refused := s.told != nil && errors.Is(err, s.told) && errdefs.IsFailedPrecondition(err)
-	if isLost(err) || refused || errors.As(err, new(*checkpoint.BusyError)) {
+	if isLost(err) || refused || errors.Is(err, failure.ErrBusy) {
 		return err
 	}
 	became := s.process.look()
@@ -134,7 +119,7 @@ func (s *subject) lost(err error) error {
 	return s.is(became, err)
 }
 
-// is gives err as that of a container that is lost.
-func (s *subject) is(became fate, err error) error {
+// is returns err as that of a container that is lost.
+func (s *candidate) is(became fate, err error) error {
 	return &job.Error{Container: s.name, Lost: true, Err: fmt.Errorf("checkpoint %s: %s: %w", s.name, became, err)}
 }

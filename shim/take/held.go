@@ -19,15 +19,15 @@ import (
 	"github.com/cryo-project/cryo/shim/daemon"
 )
 
-// held is a checkpoint that the shim holds: containerd is asked for it in one goroutine, the shim speaks over a socket.
-type held struct {
-	sub      *subject
+// heldContainer is a checkpoint that the shim holds: containerd is asked for it in one goroutine, the shim speaks over a socket.
+type heldContainer struct {
+	sub      *candidate
 	client   *checkpoint.Client
 	call     chan error // of containerd's Checkpoint, once
 	cancel   func()     // of that call
 	released bool
 	silent   bool // the shim hung up without a word about how it went
-	pending  bool // containerd's call goes on until device memory has come
+	pending  bool // the container was let go on, and the shim has not reported yet that it runs as before
 }
 
 // greetTime is how long a shim may take to turn to the command once containerd has gone away, if it was told to take a checkpoint before.
@@ -42,7 +42,7 @@ const gpuUndoTime = 15 * time.Minute
 // hold asks for a checkpoint of a container into the directories images and work, and waits until the container is
 // dumped and frozen. The caller must call release, or close, which lets the container go on. client listens in work and
 // is closed with it.
-func (t *taking) hold(ctx context.Context, client *checkpoint.Client, sub *subject, images, work string) (*held, checkpoint.Dumped, error) {
+func (t *taking) hold(ctx context.Context, client *checkpoint.Client, sub *candidate, images, work string) (*heldContainer, checkpoint.Dumped, error) {
 	none := checkpoint.Dumped{}
 	asked, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{
 		ImagePath:           images,
@@ -56,7 +56,7 @@ func (t *taking) hold(ctx context.Context, client *checkpoint.Client, sub *subje
 	}
 	// Not cancelled with ctx: hanging up is what makes the shim stop, and its answer says that the container goes on.
 	calling, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	h := &held{sub: sub, client: client, call: make(chan error, 1), cancel: cancel}
+	h := &heldContainer{sub: sub, client: client, call: make(chan error, 1), cancel: cancel}
 	sub.asked = true
 	go func() {
 		_, err := t.client.TaskService().Checkpoint(calling, &tasks.CheckpointTaskRequest{ContainerID: sub.info.ID, Options: asked})
@@ -72,7 +72,7 @@ func (t *taking) hold(ctx context.Context, client *checkpoint.Client, sub *subje
 }
 
 // frozen waits for the shim's word or for the end of the call, whichever comes first.
-func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
+func (h *heldContainer) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 	waiting, stop := context.WithCancel(ctx)
 	defer stop()
 	type answer struct {
@@ -121,7 +121,7 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 }
 
 // hangUp makes the shim stop what it does for us, and waits until the container goes on.
-func (h *held) hangUp(ctx context.Context) error {
+func (h *heldContainer) hangUp(ctx context.Context) error {
 	if err := h.leave(); isLost(err) {
 		return err
 	}
@@ -129,7 +129,7 @@ func (h *held) hangUp(ctx context.Context) error {
 }
 
 // leave hangs up, and waits until the shim has undone what it does.
-func (h *held) leave() error {
+func (h *heldContainer) leave() error {
 	deadline := time.Now().Add(h.sub.patience())
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
@@ -142,7 +142,7 @@ func (h *held) leave() error {
 }
 
 // result waits a while for the end of the call and gives its error.
-func (h *held) result(patience time.Duration) error {
+func (h *heldContainer) result(patience time.Duration) error {
 	select {
 	case err := <-h.call:
 		return h.explain(err)
@@ -151,8 +151,8 @@ func (h *held) result(patience time.Duration) error {
 	}
 }
 
-// explain gives the error that the shim has left, if it has, else what containerd says.
-func (h *held) explain(err error) error {
+// explain returns the error that the shim has left, if it has, else what containerd says.
+func (h *heldContainer) explain(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -162,13 +162,13 @@ func (h *held) explain(err error) error {
 	}
 	h.sub.told = told
 	if errors.Is(told, failure.ErrBusy) {
-		return &checkpoint.BusyError{ID: h.sub.name}
+		return checkpoint.Busy(h.sub.name)
 	}
 	return told
 }
 
 // release has the client let the container run on, or end it, also where ctx has ended meanwhile.
-func (h *held) release(ctx context.Context, decide func(context.Context) (checkpoint.Released, error)) (checkpoint.Released, error) {
+func (h *heldContainer) release(ctx context.Context, decide func(context.Context) (checkpoint.Released, error)) (checkpoint.Released, error) {
 	if h.released {
 		return checkpoint.Released{}, nil
 	}
@@ -176,7 +176,7 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 	defer cancel()
 	r, err := decide(ctx)
 	if err != nil {
-		h.released = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) // nobody is there
+		h.released = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) // the other end is closed
 		h.silent = h.released && h.client.Left() == nil
 		if cause := h.result(5 * time.Second); cause != nil {
 			h.released = true // the shim is done with it
@@ -187,55 +187,60 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 		return r, h.explain(err)
 	}
 	h.released = true
-	if h.pending = r.DevicesPending; h.pending {
+	if h.pending = !r.Killed; h.pending {
 		return r, nil
 	}
-	// The task's state is settled only when containerd has answered, unless it is away.
-	if err := h.result(undoTime); !daemon.Gone(err) {
-		return r, err
+	return r, h.answered(undoTime)
+}
+
+// answered waits for the end of containerd's call: the task's state is settled only then. A containerd that is away has no answer; the shim may have left one.
+func (h *heldContainer) answered(patience time.Duration) error {
+	err := h.result(patience)
+	if daemon.Gone(err) {
+		return nil
 	}
-	return r, nil
+	return err
 }
 
 // giveUp is close where there will be no snapshot: hanging up also ends what is on its way from devices, and the container has its memory
 // again.
-func (h *held) giveUp(ctx context.Context) error {
+func (h *heldContainer) giveUp(ctx context.Context) error {
 	if h.released {
 		return h.close(ctx)
 	}
 	defer h.cancel()
 	h.released = true
-	if err := h.leave(); isLost(err) { // all else is that nobody was there any more
+	if err := h.leave(); isLost(err) { // all else is that the other end was closed
 		return err
 	}
 	return nil
 }
 
-// why gives the shim's reason for not sending device memory any more; nil if it has none. It lets the container go on.
-func (h *held) why(ctx context.Context) error {
-	if !h.released {
-		_, err := h.release(ctx, h.client.Resume)
+// why returns the shim's reason for not sending device memory any more; nil if it has none. It lets the container go on.
+func (h *heldContainer) why(ctx context.Context) error {
+	if _, err := h.release(ctx, h.client.Resume); err != nil {
 		return err
 	}
 	return h.settle()
 }
 
-// settle waits for the end of containerd's call where device memory was pending, which has come or is given up.
-func (h *held) settle() error {
+// settle waits until the shim has observed for a moment the container that was let go on, and until device memory that was pending has come or is given up. An error that is a
+// loss: the container does not run as before.
+func (h *heldContainer) settle() error {
 	if !h.pending {
 		return nil
 	}
 	h.pending = false
-	return h.result(h.sub.patience())
+	return h.answered(h.sub.patience())
 }
 
 // close lets the container go on if it is frozen still, and waits until it does.
-func (h *held) close(ctx context.Context) error {
+func (h *heldContainer) close(ctx context.Context) error {
 	defer h.cancel()
 	_, err := h.release(ctx, h.client.Resume)
 	err = errors.Join(err, h.client.Close())
-	if h.pending {
-		_ = h.settle() // hanging up has ended it, and the reason is known
+	if settled := h.settle(); isLost(settled) { // any other error comes of hanging up, and the caller has the reason
+		err = errors.Join(err, settled)
 	}
 	return err
 }

@@ -1,12 +1,22 @@
 package take
 
 import (
+	"slices"
 	"time"
 
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/segment"
 	"github.com/cryo-project/cryo/image/signature"
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/job"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // Options are the choices of a checkpoint.
@@ -27,8 +37,6 @@ type Options struct {
 	// Compression and SegmentSize (bytes; 0: by the memory that the container has) are as in [image.PackOptions].
 	Compression string
 	SegmentSize int64
-	// PreDump is how many rounds memory is read in before the freeze, at most [checkpoint.MaxRounds].
-	PreDump int
 	// GPUTimeout is how long processes may take to end their work on GPUs; 0: as configured.
 	GPUTimeout time.Duration
 	// Force are rules of package runtime/gpu that are overridden.
@@ -42,12 +50,48 @@ type Options struct {
 	// Key signs the snapshot; nil: it is not signed. KeyFile is where it is from.
 	Key     *signature.PrivateKey
 	KeyFile string
+	// Verify, unless nil, has the snapshot tried before it gets its name, and before the container ends: see [restore.Trial]. It says how the restore process is started, and in its
+	// request the address of containerd.
+	Verify *restore.Command
 	// Discard has the local store not keep the snapshot, whether it could be sent or not. Ref, which has a tag, is its name in the registry only.
 	Discard bool
 	// Logs is a directory that gets CRIU's log and statistics of the dump; empty: none does.
 	Logs string
 
 	job.Hooks
+}
+
+// Check refuses choices that make no sense, before the container is touched. Its errors are of the kind InvalidArgument.
+func (o Options) Check() error {
+	wrong := func(format string, args ...any) error {
+		return failure.New(errdefs.ErrInvalidArgument, "see cryo checkpoint --help", format, args...)
+	}
+	if archive.IsLocation(o.Ref) {
+		return wrong("a snapshot is taken into the local store; use cryo push to write it to %s", o.Ref)
+	}
+	if _, err := store.Normalize(o.Ref); err != nil {
+		return err
+	}
+	if o.Parent != "" && o.Parent != "none" {
+		if _, err := store.Normalize(o.Parent); err != nil {
+			return err
+		}
+	}
+	switch {
+	case o.SnapshotOnly && o.Push == nil:
+		return wrong("only a snapshot that is pushed can be sent without an image")
+	case o.Remove && o.LeaveRunning:
+		return wrong("a container that goes on cannot be removed")
+	case !slices.Contains([]string{"zstd", "none"}, o.Compression):
+		return wrong("compression %q is neither zstd nor none", o.Compression)
+	case o.SegmentSize != 0 && segment.CheckSize(o.SegmentSize) != nil:
+		return wrong("the segment size of %d bytes is not a power of two between 1 MiB and 8 GiB", o.SegmentSize)
+	case o.GPUTimeout < 0 || o.GPUTimeout > time.Hour:
+		return wrong("the GPU timeout %s is not between 0 and 1h", o.GPUTimeout)
+	case !slices.Contains([]string{"", image.DriverEngine, image.KeeperEngine}, o.GPUEngine):
+		return wrong("GPU engine %q is neither driver nor keeper", o.GPUEngine)
+	}
+	return gpu.CheckForce(o.Force)
 }
 
 // Result is a snapshot that is complete in the local store, and what became of the container.
@@ -64,7 +108,7 @@ type Result struct {
 	RootFS    float64       `json:"rootfs"`           // of which capture of the writable layer
 	Pack      float64       `json:"pack"`             // afterwards
 	GPU       *GPUSeconds   `json:"gpu,omitempty"`    // if it has GPUs
-	Rounds    []Round       `json:"rounds,omitempty"` // of a pre-dump, before the freeze
+	Verify    *Verified     `json:"verify,omitempty"` // nil: it was not tried
 	Running   bool          `json:"running"`
 	Removed   bool          `json:"removed"`          // by [Result.Remove]
 	Signed    string        `json:"signed,omitempty"` // fingerprint of the key
@@ -89,10 +133,4 @@ type GPUSeconds struct {
 	// or not all of it, where the GPUs had room for a copy.
 	Devices float64 `json:"devices,omitempty"`
 	Bytes   int64   `json:"bytes,omitempty"`
-}
-
-// Round is what a round of a pre-dump has brought.
-type Round struct {
-	Bytes   int64   `json:"bytes"`
-	Seconds float64 `json:"seconds"` // from the first to the last
 }

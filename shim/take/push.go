@@ -10,6 +10,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/baseimage"
@@ -27,10 +28,11 @@ type PushOptions struct {
 	Warn       func(format string, args ...any)
 }
 
-// Pushed is what a push came to.
+// Pushed is a snapshot that was sent.
 type Pushed struct {
-	job.Transfer
-	Named
+	Digest        string
+	*job.Transfer // nil: into a file
+	*Named        // nil: a file
 }
 
 // Named is what a name in a registry stands for after a push.
@@ -42,7 +44,7 @@ type Named struct {
 	NoImage string `json:"noImage,omitempty"`
 }
 
-// namedBy says what the name ref stands for after a push, and warns if it should stand for more.
+// namedBy returns what the name ref stands for after a push, and warns if it should stand for more.
 func namedBy(p *registry.Pusher, ref string, warn func(format string, args ...any)) Named {
 	n := p.Named()
 	if n.NoImage == nil {
@@ -53,9 +55,33 @@ func namedBy(p *registry.Pusher, ref string, warn func(format string, args ...an
 	return Named{NoImage: why}
 }
 
-// Push sends the snapshot desc of the store to the registry of ref, and gives it that name there. What the registry has is not sent again, so a push that was
-// interrupted is resumed by repeating it.
-func Push(ctx context.Context, s *store.Store, desc ocispec.Descriptor, ref string, o PushOptions) (*Pushed, error) {
+// Push sends a snapshot of the store, by its name or the beginning of its digest, to another name in a registry, or into a file ([archive.IsLocation]). What is
+// there already is not sent again, so a push that was interrupted is resumed by repeating it.
+func Push(ctx context.Context, s *store.Store, ref, to string, o PushOptions) (*Pushed, error) {
+	op, err := s.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = op.Close() }() // a lock
+	named, err := s.Expand(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	desc, err := s.Resolve(ctx, named)
+	if err != nil {
+		return nil, err
+	}
+	if archive.IsLocation(to) {
+		if err := archive.Export(ctx, s, desc, ref, to); err != nil {
+			return nil, err
+		}
+		return &Pushed{Digest: desc.Digest.String()}, nil
+	}
+	return send(ctx, s, desc, to, o)
+}
+
+// send sends a snapshot to the registry of ref.
+func send(ctx context.Context, s *store.Store, desc ocispec.Descriptor, ref string, o PushOptions) (*Pushed, error) {
 	start := time.Now()
 	var counts registry.Counts
 	o.Registry.Counts = &counts
@@ -83,5 +109,6 @@ func Push(ctx context.Context, s *store.Store, desc ocispec.Descriptor, ref stri
 	if err := p.Finish(ctx, desc); err != nil {
 		return nil, err
 	}
-	return &Pushed{*job.Transferred(&counts, start), namedBy(p, ref, o.Warn)}, nil
+	named := namedBy(p, ref, o.Warn)
+	return &Pushed{desc.Digest.String(), job.Transferred(&counts, start), &named}, nil
 }

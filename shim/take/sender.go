@@ -47,7 +47,7 @@ func (n *sender) allowed(ctx context.Context, container string) error {
 	return nil
 }
 
-// watch gives a store that is s, of which the sender hears what is complete.
+// watch returns a store that is s, of which the sender hears what is complete.
 func (n *sender) watch(s image.BlobStore) image.BlobStore {
 	return heardStore{s, n}
 }
@@ -59,7 +59,7 @@ func (n *sender) complete(d ocispec.Descriptor) {
 	}
 }
 
-// pushWaits says what a push waits for that does not move.
+// pushWaits returns what a push waits for that does not move.
 func (n *sender) pushWaits() string {
 	if n.pusher.Idle() {
 		return "segments"

@@ -64,7 +64,7 @@ func takeTo(ctx context.Context, c config.Config, r restorer.Request) (_ *restor
 	return &restorer.Taken{Reference: result.Reference, Digest: result.Digest, Size: result.Size}, warnings, nil
 }
 
-// reference gives what an annotation names, in full. A tag that it leaves out is made of names, which become shorter where they must, and of the time.
+// reference returns what an annotation names, in full. A tag that it leaves out is made of names, which become shorter where they must, and of the time.
 func reference(to string, names []string, now time.Time) (string, error) {
 	last := to[strings.LastIndex(to, "/")+1:]
 	if !strings.ContainsAny(last, ":@") && last != "" {

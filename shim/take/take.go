@@ -10,7 +10,6 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -20,7 +19,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/pageserver"
+	"github.com/cryo-project/cryo/runtime/restorable"
 	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/job"
@@ -35,6 +34,8 @@ type taking struct {
 	name   string        // Ref in full
 	sender *sender       // where the snapshot goes while it is taken
 	parent *image.Parent // nil: none
+	// protocol is the version that the shim speaks; 0: as new a one as both do.
+	protocol int
 }
 
 // Take takes a snapshot, names it, signs it and sends it, as o says. ctx carries containerd's namespace. Without a result there is no snapshot, and the container
@@ -79,10 +80,8 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 	if err != nil {
 		return desc, nil, err
 	}
-	if t.PreDump > 0 {
-		if err := t.checkPreDump(ctx, sub.gpus); err != nil {
-			return desc, nil, err
-		}
+	if err := t.checkVerify(sub); err != nil {
+		return desc, nil, err
 	}
 	if t.SegmentSize == 0 {
 		t.SegmentSize = segmentSize(sub.gpus, resident(sub.process.pid))
@@ -100,11 +99,20 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 	warnings := []string{}
 	if beside := sub.process.beside(); len(beside) > 0 {
 		warnings = append(warnings, "the snapshot will not have what exec has started in "+sub.name+": "+strings.Join(beside, ", "))
-		t.Warn("%s", warnings[0])
+	}
+	warnings = append(warnings, restorable.Warnings(restorable.Tree(sub.process.pid))...)
+	if w := nerdctlNetwork(sub.info.Labels); w != "" {
+		warnings = append(warnings, w)
+	}
+	for _, w := range warnings {
+		t.Warn("%s", w)
 	}
 	op, err := t.store.Begin(ctx)
 	if err != nil {
 		return desc, nil, err
+	}
+	if err := t.store.CheckWritable(ctx); err != nil { // the name is written when the container is frozen, or has ended
+		return desc, nil, errors.Join(err, op.Close())
 	}
 	desc, r, err := t.takeInto(ctx, sub)
 	if err != nil {
@@ -120,28 +128,25 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 }
 
 // takeInto does it in a working directory, which is gone afterwards.
-func (t *taking) takeInto(ctx context.Context, sub *subject) (desc ocispec.Descriptor, _ *Result, _ error) {
+func (t *taking) takeInto(ctx context.Context, sub *candidate) (desc ocispec.Descriptor, _ *Result, _ error) {
 	work, err := t.store.Work(ctx)
 	if err != nil {
 		return desc, nil, err
 	}
 	defer func() { _ = work.Close() }() // the next process does it
-	// What a killed process leaves mounted is unmounted with its working directory.
-	if err := mount.SetTempMountLocation(filepath.Join(work.Dir, "mounts")); err != nil {
-		return desc, nil, fmt.Errorf("make a place for mounts: %w", err)
-	}
 	if err := restore.RemoveAbandoned(ctx, t.client, work.Dir); err != nil {
 		t.Warn("%v", err)
 	}
 	if t.parent, err = t.parentOf(ctx, sub.info); err != nil {
 		return desc, nil, err
 	}
-	desc, r, err := t.freeze(ctx, sub, work.Dir, true)
-	var unknown *pageserver.ProtocolError
-	if errors.As(err, &unknown) {
-		t.Warn("%v; taking it again by way of files", err)
-		t.PreDump = 0
-		desc, r, err = t.freeze(ctx, sub, work.Dir, false)
+	desc, r, err := t.freeze(ctx, sub, work.Dir)
+	if checkpoint.RefusedVersion(err) != "" { // before anything was done
+		t.protocol = checkpoint.Previous
+		desc, r, err = t.freeze(ctx, sub, work.Dir)
+		if why := checkpoint.RefusedVersion(err); why != "" {
+			err = checkpoint.OtherVersion(why)
+		}
 	}
 	if errors.Is(err, unix.ENOSPC) || errors.As(err, new(*failure.Error)) && errdefs.IsResourceExhausted(err) {
 		err = restore.NoRoom(t.store.Root(), err)
@@ -154,8 +159,8 @@ func (t *taking) packOptions() image.PackOptions {
 	return image.PackOptions{SegmentSize: t.SegmentSize, Compression: t.Compression, Parent: t.parent, Progress: t.Progress}
 }
 
-// freeze does what happens while the container stands still, and what comes after. With stream, CRIU sends its pages.
-func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream bool) (desc ocispec.Descriptor, _ *Result, err error) {
+// freeze does what happens while the container stands still, and what comes after.
+func (t *taking) freeze(ctx context.Context, sub *candidate, work string) (desc ocispec.Descriptor, _ *Result, err error) {
 	images, criuWork := filepath.Join(work, "images"), filepath.Join(work, "criu")
 	for _, dir := range []string{images, criuWork} {
 		if err := os.RemoveAll(dir); err != nil {
@@ -173,8 +178,9 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 	if err != nil {
 		return desc, nil, err
 	}
-	shim.Options = checkpoint.Options{GPUTimeout: t.GPUTimeout.Seconds(), Force: t.Force, Pages: stream, PreDump: t.PreDump, Devices: t.GPUEngine != image.DriverEngine,
+	shim.Options = checkpoint.Options{GPUTimeout: t.GPUTimeout.Seconds(), Force: t.Force, Pages: true, Devices: t.GPUEngine != image.DriverEngine,
 		KeeperOnly: t.GPUEngine == image.KeeperEngine, LeaveRunning: t.LeaveRunning}
+	shim.Version = t.protocol
 	m, err := t.takeIn(ctx, shim, images, work)
 	if err != nil {
 		return desc, nil, errors.Join(err, shim.Close())
@@ -215,20 +221,18 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 		}
 	}
 	var released checkpoint.Released
-	var lost error
+	var lost error // why the container does not run on; what has been dumped is all that there is of it
+	defer func() {
+		if lost != nil && err != nil {
+			err = lost
+		}
+	}()
 	if t.LeaveRunning {
 		if released, err = h.release(ctx, h.client.Resume); err != nil {
-			// What has been dumped is all that there is of a container whose shim has died. A shim that lives has removed it.
-			if err = sub.lost(err); !isLost(err) || !h.silent {
-				return desc, nil, err
+			if err = sub.lost(err); !isLost(err) {
+				return desc, nil, d.explain(ctx, err)
 			}
-			gone := err
-			defer func() {
-				if err != nil {
-					err = gone
-				}
-			}()
-			lost = gone
+			lost = err
 		}
 		log.G(ctx).Debug("the container goes on")
 	}
@@ -251,10 +255,7 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 		onGPU = &GPUSeconds{Lock: dumped.LockSeconds, Save: dumped.SaveSeconds, Load: released.LoadSeconds}
 	}
 	if dumped.Devices && device == nil {
-		if device, err = d.arrived(ctx, h); err == nil {
-			err = h.settle()
-		}
-		if err != nil {
+		if device, err = d.arrived(ctx, h); err != nil {
 			return desc, nil, err
 		}
 	}
@@ -265,9 +266,6 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 	}
 	sub.config.Created, sub.config.Timings = dumped.Frozen.UTC(), times
 	packing := time.Now()
-	if err := m.complete(ctx, images); err != nil {
-		return desc, nil, err
-	}
 	desc, err = image.Pack(ctx, t.sender.watch(t.store), image.PackSource{
 		Images: images, Memory: intake, Device: device, RootFS: files, Config: sub.config, Subject: baseimage.Referrer(sub.base, sub.config.Container.Image, t.name),
 	}, t.packOptions())
@@ -286,16 +284,25 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 	if err != nil {
 		return desc, nil, err
 	}
+	if err := h.settle(); err != nil {
+		if err = sub.lost(err); !isLost(err) {
+			return desc, nil, d.explain(ctx, err)
+		}
+		lost = err
+	}
+	var verified *Verified
+	if lost == nil { // else the snapshot is all that there is
+		if verified, err = t.try(ctx, sub, desc); err != nil {
+			return desc, nil, err
+		}
+	}
 	if lost, err = t.publish(ctx, h, sub, desc, lost); err != nil {
 		return desc, nil, err
 	}
 	r := &Result{
 		Reference: t.name, Digest: desc.Digest.String(), Container: sub.info.ID, Size: snapshot.Size(), Memory: snapshot.Config.Memory.Total,
 		Freeze: times.Freeze, Dump: times.Dump, RootFS: times.RootFS, Pack: pack, GPU: onGPU, Running: t.LeaveRunning && lost == nil,
-		Shared: snapshot.Shared(), Rounds: m.rounds.results(), MadeBy: daemon.MadeBy(sub.info.Labels), asked: t.Options, lost: lost,
-	}
-	if n := len(r.Rounds); n < t.PreDump {
-		t.Warn("%d of %d rounds were taken before the freeze: what is paused has none", n, t.PreDump)
+		Shared: snapshot.Shared(), Verify: verified, MadeBy: daemon.MadeBy(sub.info.Labels), asked: t.Options, lost: lost,
 	}
 	if p := snapshot.Config.Parent; p != nil {
 		r.Parent = p.Digest.String()
@@ -321,7 +328,7 @@ func (t *taking) keepLogs(work string) {
 
 // publish gives the snapshot its name, and ends the container unless it goes on. lost, before and after, is why the container was lost although there is a
 // snapshot. With an error there is none of this name.
-func (t *taking) publish(ctx context.Context, h *held, sub *subject, desc ocispec.Descriptor, lost error) (_ error, err error) {
+func (t *taking) publish(ctx context.Context, h *heldContainer, sub *candidate, desc ocispec.Descriptor, lost error) (_ error, err error) {
 	name := t.local(desc)
 	before, unknown := t.store.Resolve(ctx, name)
 	if err := t.store.Tag(ctx, desc, name); err != nil {
@@ -347,9 +354,9 @@ func (t *taking) publish(ctx context.Context, h *held, sub *subject, desc ocispe
 	return lost, nil
 }
 
-// end kills the container, unless somebody has interrupted. An error: it runs on, which has been looked at. The snapshot that there is must be
+// end kills the container, unless it was interrupted. An error: it runs on, which has been looked at. The snapshot that there is must be
 // kept in all other cases, also where the container was lost in another way than it should have been.
-func (t *taking) end(ctx context.Context, h *held, sub *subject) (lost, err error) {
+func (t *taking) end(ctx context.Context, h *heldContainer, sub *candidate) (lost, err error) {
 	err = context.Cause(ctx)
 	if err != nil {
 		err = errors.Join(err, h.giveUp(ctx))

@@ -35,7 +35,7 @@ func tell(ctx context.Context, client *containerd.Client, o Options, r *Result, 
 	}
 }
 
-// eventOf gives the fields of the event.
+// eventOf returns the fields of the event.
 func eventOf(o Options, r *Result, failed error) map[string]any {
 	if r == nil {
 		r = &Result{}

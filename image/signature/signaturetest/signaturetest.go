@@ -42,7 +42,7 @@ func Key(t testing.TB) (private, public string) {
 	return private, public
 }
 
-// Sign gives a signature of what signed is by a private key's file, which hangs on what subject is.
+// Sign returns a signature of what signed is by a private key's file, which hangs on what subject is.
 func Sign(t testing.TB, private string, signed, subject ocispec.Descriptor) signature.Attached {
 	t.Helper()
 	key, err := signature.ReadPrivateKey(private, nil)

@@ -63,7 +63,7 @@ func (e *Error) By(rule string) *Error {
 // Of tells of err. Its kind is the first of those given that err has, else the last of them; where none is given, that which [errdefs.Resolve] finds, or
 // ResourceExhausted where a disk is full.
 func Of(err error, of ...error) *Error {
-	e := &Error{Kind: name(errdefs.Resolve(err)), Message: err.Error(), Advice: Hint(err), Rule: rule(err)}
+	e := &Error{Kind: name(errdefs.Resolve(err)), Message: err.Error(), Advice: Hint(err), Rule: Rule(err)}
 	for _, own := range []error{ErrMisfit, ErrLost, ErrBusy} { // which containerd's kinds do not tell
 		if errors.Is(err, own) {
 			e.Kind = name(own)
@@ -81,6 +81,14 @@ func Of(err error, of ...error) *Error {
 	return e
 }
 
+// KindOf returns the kind of err, or other if it has none.
+func KindOf(err, other error) error {
+	if kind := errdefs.Resolve(err); kind != errdefs.ErrUnknown {
+		return kind
+	}
+	return other
+}
+
 func name(kind error) Kind {
 	for name, k := range kinds {
 		if k == kind {
@@ -90,20 +98,20 @@ func name(kind error) Kind {
 	return "unknown"
 }
 
-// Doing gives the error with what was being done ahead of its message.
+// Doing returns the error with what was being done ahead of its message.
 func (e *Error) Doing(what string) *Error {
 	return &Error{Kind: e.Kind, Message: what + ": " + e.Message, Advice: e.Advice, Rule: e.Rule, cause: e.cause}
 }
 
 func (e *Error) Error() string { return e.Message }
 
-// Hint says what to do.
+// Hint returns what to do.
 func (e *Error) Hint() string { return e.Advice }
 
 // ByRule is Rule.
 func (e *Error) ByRule() string { return e.Rule }
 
-// Unwrap gives the kind and the cause. A kind that is not known is Internal.
+// Unwrap returns the kind and the cause. A kind that is not known is Internal.
 func (e *Error) Unwrap() []error {
 	kind := kinds[e.Kind]
 	if kind == nil {
@@ -121,7 +129,7 @@ func Class(err error) string {
 	return cmp.Or(e.Rule, string(e.Kind))
 }
 
-// Hint gives the first hint in an error's tree; empty if there is none.
+// Hint returns the first hint in an error's tree; empty if there is none.
 func Hint(err error) string {
 	return first(err, func(e error) string {
 		if h, ok := e.(interface{ Hint() string }); ok {
@@ -131,8 +139,8 @@ func Hint(err error) string {
 	})
 }
 
-// rule gives the first rule in an error's tree; empty if there is none.
-func rule(err error) string {
+// Rule returns the first rule in an error's tree; empty if there is none.
+func Rule(err error) string {
 	return first(err, func(e error) string {
 		if r, ok := e.(interface{ ByRule() string }); ok {
 			return r.ByRule()

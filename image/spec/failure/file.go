@@ -27,7 +27,7 @@ func Expect(dir string) error {
 	return nil
 }
 
-// Leave writes an error into a directory's file. e is an [Error], or has one in a field. Where nobody expects it, it does nothing.
+// Leave writes an error into a directory's file. e is an [Error], or has one in a field. Where it is not expected, it does nothing.
 func Leave(dir string, e any) error {
 	if dir == "" {
 		return nil

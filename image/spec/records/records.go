@@ -19,7 +19,7 @@ const (
 	common = 0x54564319 // IMG_COMMON_MAGIC, before the image's own magic number in all but a few. Source: CRIU, criu/include/magic.h
 )
 
-// Body gives the magic number of an image, and its records.
+// Body returns the magic number of an image, and its records.
 func Body(image []byte) (magic uint32, body []byte, err error) {
 	if len(image) >= word && binary.LittleEndian.Uint32(image) == common {
 		image = image[word:]

@@ -69,7 +69,7 @@ func Spans(f *os.File, size int64) (spans []Span, err error) {
 	return spans, nil
 }
 
-// NextData gives the next part of a file of size bytes, from at on, that is not a hole, an empty one at the end where there is no more. Source: lseek(2).
+// NextData returns the next part of a file of size bytes, from at on, that is not a hole, an empty one at the end where there is no more. Source: lseek(2).
 func NextData(f *os.File, at, size int64) (from, to int64, err error) {
 	from, err = unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
 	switch {
@@ -87,7 +87,7 @@ func NextData(f *os.File, at, size int64) (from, to int64, err error) {
 	return min(from, size), min(to, size), nil
 }
 
-// Encode gives what comes before the contents of an entry. The contents are the spans one after the other, and what fills their last block. Size is the
+// Encode returns what comes before the contents of an entry. The contents are the spans one after the other, and what fills their last block. Size is the
 // file's length, holes included; a file without holes has one extent, and what is no file none.
 func Encode(h *tar.Header, spans []Span) ([]byte, error) {
 	if h.Size == 0 || len(spans) == 1 && spans[0] == (Span{0, h.Size}) {

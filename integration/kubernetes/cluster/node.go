@@ -49,6 +49,8 @@ const criConfig = `
 const cryoConfig = `[restore.policy]
 repositories = ["%[1]s"]
 plain-http = ["%[1]s"]
+[trust.repositories]
+"%[1]s" = "unsigned"
 `
 
 // networkConfig gives pods a bridge of their node. %[1]s is their subnet.

@@ -18,7 +18,7 @@ func Annotate(spec *specs.Spec, names []string) {
 	spec.Annotations[Annotation] = strings.Join(names, ",")
 }
 
-// Annotated gives the devices noted; false where nothing is noted. The error is that of [Validate].
+// Annotated returns the devices noted; false where nothing is noted. The error is that of [Validate].
 func Annotated(spec *specs.Spec) (names []string, noted bool, err error) {
 	text, noted := spec.Annotations[Annotation]
 	if text != "" {

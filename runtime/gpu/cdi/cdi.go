@@ -5,7 +5,7 @@
 // name. A snapshot is worth nothing to another host with all that in it. [Host.Find] finds the names again, [Edits.Strip]
 // removes what they were expanded to, and [Host.Inject] expands them to what the restoring host has under these names.
 //
-// Names and edits that come out of a snapshot are somebody else's words. A name only selects a device that this host's own
+// Names and edits that come out of a snapshot are another's words. A name only selects a device that this host's own
 // CDI files define; hooks, which are programs, come from these files and from nowhere else.
 //
 // Source: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md
@@ -38,7 +38,7 @@ func Open(dirs ...string) *Host {
 // Names lists the devices that this host has, sorted.
 func (h *Host) Names() []string { return h.cache.ListDevices() }
 
-// Edits gives what devices put into a specification on this host. The error is of kind InvalidArgument for what is no name, else FailedPrecondition: there is no such
+// Edits returns what devices put into a specification on this host. The error is of kind InvalidArgument for what is no name, else FailedPrecondition: there is no such
 // device, or the host cannot give what its CDI file says.
 func (h *Host) Edits(names []string) (Edits, error) {
 	if err := Validate(names); err != nil {
@@ -71,7 +71,7 @@ func (h *Host) Inject(spec *specs.Spec, names []string) error {
 	return nil
 }
 
-// damaged gives what is wrong with CDI files, by their paths.
+// damaged returns what is wrong with CDI files, by their paths.
 func (h *Host) damaged() map[string]error {
 	files := map[string]error{}
 	for path, errs := range maps.All(h.cache.GetErrors()) {

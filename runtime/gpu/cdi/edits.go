@@ -37,7 +37,7 @@ func edits(added *specs.Spec) Edits {
 	return e
 }
 
-// In tells whether all of the edits are in a specification. Owners and modes of nodes, and options of mounts, may differ:
+// In reports whether all of the edits are in a specification. Owners and modes of nodes, and options of mounts, may differ:
 // they depend on the container's user and namespaces too.
 func (e Edits) In(spec *specs.Spec) bool {
 	has := edits(spec)
@@ -118,14 +118,14 @@ func sameMount(a, b specs.Mount) bool {
 	return path.Clean(a.Destination) == path.Clean(b.Destination) && a.Source == b.Source
 }
 
-// contains tells whether all of want are among have.
+// contains reports whether all of want are among have.
 func contains[T any](have, want []T, same func(a, b T) bool) bool {
 	return !slices.ContainsFunc(want, func(w T) bool {
 		return !slices.ContainsFunc(have, func(h T) bool { return same(h, w) })
 	})
 }
 
-// without gives those of all that are not among gone; nil stays nil.
+// without returns those of all that are not among gone; nil stays nil.
 func without[T any](all, gone []T, same func(a, b T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(all), func(a T) bool {
 		return slices.ContainsFunc(gone, func(g T) bool { return same(a, g) })

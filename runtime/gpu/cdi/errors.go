@@ -11,12 +11,12 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// nameError says that a name is not one of a CDI device.
+// nameError returns the error that a name is not one of a CDI device.
 func nameError(name, reason string) error {
 	return failure.New(errdefs.ErrInvalidArgument, "names look like nvidia.com/gpu=0; nvidia-ctk cdi list shows those of a host", "CDI device %q: %s", name, reason)
 }
 
-// noDeviceError says that this host has no CDI devices of these names.
+// noDeviceError returns the error that this host has no CDI devices of these names.
 func (h *Host) noDeviceError(names []string) error {
 	text := "this host has no CDI device " + strings.Join(names, ", ")
 	damaged := h.damaged()
@@ -32,7 +32,7 @@ func (h *Host) noDeviceError(names []string) error {
 	return failure.New(errdefs.ErrFailedPrecondition, hint, "%s", text)
 }
 
-// brokenError says that a CDI file promises what this host does not have, such as a device node.
+// brokenError returns the error that a CDI file promises what this host does not have, such as a device node.
 func brokenError(names []string, err error) error {
 	return failure.New(errdefs.ErrFailedPrecondition, "the CDI file is older than the host's drivers, most likely: write it anew with nvidia-ctk cdi generate",
 		"inject CDI device %s: %w", strings.Join(names, ", "), err)

@@ -65,7 +65,7 @@ func unitsOf(devices []specs.LinuxDevice) []string {
 	return slices.Compact(units)
 }
 
-// covered tells whether all GPUs of c are among those of others.
+// covered reports whether all GPUs of c are among those of others.
 func covered(c candidate, others []candidate) bool {
 	return !slices.ContainsFunc(c.units, func(u string) bool {
 		return !slices.ContainsFunc(others, func(o candidate) bool { return slices.Contains(o.units, u) })

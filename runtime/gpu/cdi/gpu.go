@@ -11,7 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// HasNVIDIA tells whether a container has NVIDIA's device nodes, or mounts of them.
+// HasNVIDIA reports whether a container has NVIDIA's device nodes, or mounts of them.
 func HasNVIDIA(spec *specs.Spec) bool {
 	return spec.Linux != nil && slices.ContainsFunc(spec.Linux.Devices, func(d specs.LinuxDevice) bool { return isNVIDIA(d.Path) }) ||
 		slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return isNVIDIA(m.Destination) || isNVIDIA(m.Source) })

@@ -8,6 +8,8 @@ type API interface {
 	State(pid int) State
 	// Do makes the call for one process and gives the driver's result. It is used from several goroutines at once.
 	Do(pid int, c Call) int
+	// RestoreThread returns the id, in the helper's pid namespace, of the thread by which the driver works in a process. It answers also where all threads of the process stand still.
+	RestoreThread(pid int) (tid int, ok bool)
 	// Name is the result's name in cuda.h.
 	Name(code int) string
 }

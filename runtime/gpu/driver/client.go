@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 )
 
@@ -40,7 +41,9 @@ func Start(ctx context.Context, path string) (*Client, error) {
 		err = a.Driver
 	}
 	if err == nil && a.Hello != Version {
-		err = fmt.Errorf("start cryo-gpu-keeper: it speaks version %d, not %d: %w", a.Hello, Version, errdefs.ErrFailedPrecondition)
+		err = failure.New(errdefs.ErrFailedPrecondition,
+			"the container's shim is of another release than the installed cryo-gpu-keeper: install that release until the container has ended, or end the container and start it anew",
+			"start cryo-gpu-keeper: it speaks version %d, not %d", a.Hello, Version)
 	}
 	if ctx.Err() != nil {
 		err = fmt.Errorf("start cryo-gpu-keeper: %w", context.Cause(ctx))
@@ -107,6 +110,29 @@ func (c *Client) Restore(ctx context.Context, pids []int, pairs []Pair) ([]Outco
 // Unlock lets locked processes go on.
 func (c *Client) Unlock(ctx context.Context, pids []int) ([]Outcome, error) {
 	return c.each(ctx, request{Do: verbUnlock, PIDs: pids})
+}
+
+// Stop has the threads of locked processes stand still, but for the one by which the driver works in each: nothing else may run in a process whose device memory is not where it was.
+// A cgroup that is frozen may be thawed afterwards. A process goes on when it is unlocked, and all do by [Client.Yield] or when the helper ends.
+func (c *Client) Stop(ctx context.Context, pids []int) error {
+	if len(pids) == 0 {
+		return ctx.Err()
+	}
+	_, err := c.ask(ctx, request{Do: verbStop, PIDs: pids})
+	return err
+}
+
+// Yield lets the threads of all processes go that [Client.Stop] has stopped. Processes that must run nothing are frozen by then. CRIU cannot dump what another traces.
+func (c *Client) Yield(ctx context.Context) error {
+	_, err := c.ask(ctx, request{Do: verbYield})
+	return err
+}
+
+// Disown has other processes give up the device files that they have inherited from stopped ones, and returns how many did: see [Client.Stop]. A process that has a context of its own is not to be among
+// them. They run on, with memory and descriptors in their place that do nothing.
+func (c *Client) Disown(ctx context.Context, stopped, others []int) (changed int, err error) {
+	a, err := c.ask(ctx, request{Do: verbDisown, PIDs: stopped, Others: others})
+	return a.Changed, err
 }
 
 // each asks for a call of the driver for each process. The outcomes are in the order of pids.

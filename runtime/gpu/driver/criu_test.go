@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cryo-project/cryo/runtime/gpu/gputest"
 )
 
 // criu runs CRIU on the images of a test; it is skipped where there is none.
@@ -53,27 +55,27 @@ func (c criu) run(args ...string) (string, error) {
 func TestDump(t *testing.T) {
 	r := newRig(t, 3)
 	c := newCRIU(t)
-	hidden := filepath.Join(r.dir, r.devices[2])
+	hidden := filepath.Join(r.Dir, r.Devices[2])
 	if err := os.Rename(hidden, hidden+"-hidden"); err != nil {
 		t.Fatal(err)
 	}
-	a := r.run("--processes", "2", "--mib", "4")
+	a := r.Run("--processes", "2", "--mib", "4")
 	if err := os.Rename(hidden+"-hidden", hidden); err != nil {
 		t.Fatal(err)
 	}
-	before := a.works()
-	leader := strconv.Itoa(a.pids[0])
+	before := a.Works()
+	leader := strconv.Itoa(a.PIDs[0])
 
 	k := r.start()
-	done(t)(k.Lock(t.Context(), a.pids, time.Second))
+	done(t)(k.Lock(t.Context(), a.PIDs, time.Second))
 	if log, err := c.run("dump", "--tree", leader, "--leave-running"); err == nil || !strings.Contains(log, "Dump files") {
 		t.Fatalf("a dump without the driver's checkpoint: %v: %s", err, log)
 	}
-	done(t)(k.Checkpoint(t.Context(), a.pids))
+	done(t)(k.Checkpoint(t.Context(), a.PIDs))
 	if log, err := c.run("dump", "--tree", leader); err != nil {
 		t.Fatalf("dump: %v: %s", err, log)
 	}
-	eventually(t, "it is killed", func() bool { return syscall.Kill(a.pids[0], 0) != nil && syscall.Kill(a.pids[1], 0) != nil })
+	gputest.Eventually(t, "it is killed", func() bool { return syscall.Kill(a.PIDs[0], 0) != nil && syscall.Kill(a.PIDs[1], 0) != nil })
 	if err := k.Close(); err != nil {
 		t.Errorf("close: %v", err)
 	}
@@ -81,14 +83,14 @@ func TestDump(t *testing.T) {
 	if log, err := c.run("restore", "--restore-detached"); err != nil {
 		t.Fatalf("restore: %v: %s", err, log)
 	}
-	a.waits()
+	a.Waits()
 	k = r.start()
-	states(t, k, a.pids, Checkpointed)
-	done(t)(k.Restore(t.Context(), a.pids, []Pair{{r.devices[0], r.devices[2]}, {r.devices[1], r.devices[0]}}))
-	done(t)(k.Unlock(t.Context(), a.pids))
-	after := a.works()
-	if after.Life != before.Life || after.State.Processes[1].Devices[0] != r.devices[2] {
+	states(t, k, a.PIDs, Checkpointed)
+	done(t)(k.Restore(t.Context(), a.PIDs, []Pair{{r.Devices[0], r.Devices[2]}, {r.Devices[1], r.Devices[0]}}))
+	done(t)(k.Unlock(t.Context(), a.PIDs))
+	after := a.Works()
+	if after.Life != before.Life || after.State.Processes[1].Devices[0] != r.Devices[2] {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
-	eventually(t, "it counts", func() bool { return a.works().State.Processes[1].Ticks > before.State.Processes[1].Ticks+3 })
+	gputest.Eventually(t, "it counts", func() bool { return a.Works().State.Processes[1].Ticks > before.State.Processes[1].Ticks+3 })
 }

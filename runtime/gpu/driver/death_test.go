@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/cryo-project/cryo/runtime/gpu/gputest"
 )
 
 // step is one of those of a checkpoint and its way back.
@@ -51,15 +52,15 @@ func rescue(t *testing.T, c *Client, pids []int) {
 // TestEachCallFails has each call fail for each of three processes; the others' calls are made all the same.
 func TestEachCallFails(t *testing.T) {
 	r := newRig(t, 1)
-	a := r.run("--processes", "3")
+	a := r.Run("--processes", "3")
 	for at, failing := range steps {
-		for n := range a.pids {
+		for n := range a.PIDs {
 			c := r.start()
 			for _, s := range steps[:at] {
-				done(t)(s.do(t.Context(), c, a.pids))
+				done(t)(s.do(t.Context(), c, a.PIDs))
 			}
-			r.order(failing.name + " " + string(rune('1'+n)) + " error 999")
-			got, err := failing.do(t.Context(), c, a.pids)
+			r.Order(failing.name + " " + string(rune('1'+n)) + " error 999")
+			got, err := failing.do(t.Context(), c, a.PIDs)
 			if err != nil {
 				t.Fatalf("%s: %v", failing.name, err)
 			}
@@ -68,12 +69,12 @@ func TestEachCallFails(t *testing.T) {
 					t.Errorf("%s: process %d: %+v, not %d", failing.name, i, o, want)
 				}
 			}
-			states(t, c, a.pids[n:n+1], failing.held)
-			rescue(t, c, a.pids)
+			states(t, c, a.PIDs[n:n+1], failing.held)
+			rescue(t, c, a.PIDs)
 			if err := c.Close(); err != nil {
 				t.Errorf("%s: close: %v", failing.name, err)
 			}
-			a.works()
+			a.Works()
 		}
 	}
 }
@@ -81,32 +82,34 @@ func TestEachCallFails(t *testing.T) {
 // TestKilledAtEachCall has the helper die before, during and after each call for each of two processes.
 func TestKilledAtEachCall(t *testing.T) {
 	r := newRig(t, 1)
-	a := r.run("--processes", "2")
+	a := r.Run("--processes", "2")
 	for at, s := range steps {
 		for _, n := range []string{"1", "2"} {
 			for _, how := range []string{"exit", "exit-after", "slow 200"} {
 				c := r.start()
 				for _, before := range steps[:at] {
-					done(t)(before.do(t.Context(), c, a.pids))
+					done(t)(before.do(t.Context(), c, a.PIDs))
 				}
-				r.order(s.name + " " + n + " " + how)
+				r.Order(s.name + " " + n + " " + how)
 				if how == "slow 200" {
 					time.AfterFunc(100*time.Millisecond, func() { _ = c.Kill() })
 				}
-				_, err := s.do(t.Context(), c, a.pids)
+				_, err := s.do(t.Context(), c, a.PIDs)
 				var died *DiedError
 				if !errors.As(err, &died) || !strings.Contains(died.How, "killed") || !errdefs.IsAborted(err) {
 					t.Fatalf("%s %s %s: %v", s.name, n, how, err)
 				}
-				if _, err := c.States(t.Context(), a.pids); !errors.As(err, &died) {
+				if _, err := c.States(t.Context(), a.PIDs); !errors.As(err, &died) {
 					t.Errorf("after that: %v", err)
 				}
 				if err := c.Close(); err != nil {
 					t.Errorf("close: %v", err)
 				}
-				time.Sleep(200 * time.Millisecond) // what the driver had begun, it ends
-				rescue(t, r.start(), a.pids)
-				a.works()
+				if how == "slow 200" {
+					time.Sleep(200 * time.Millisecond) // what the driver had begun, it ends
+				}
+				rescue(t, r.start(), a.PIDs)
+				a.Works()
 			}
 		}
 	}
@@ -114,21 +117,21 @@ func TestKilledAtEachCall(t *testing.T) {
 
 func TestDriverThatHangsIsKilled(t *testing.T) {
 	r := newRig(t, 1)
-	a := r.run()
+	a := r.Run()
 	c := r.start()
-	hold(t, c, a.pids, Locked)
-	r.order("checkpoint 1 hang")
+	hold(t, c, a.PIDs, Locked)
+	r.Order("checkpoint 1 hang")
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(100*time.Millisecond, func() {
 		cancel()
 		time.Sleep(100 * time.Millisecond)
 		_ = c.Kill()
 	})
-	if _, err := c.Checkpoint(ctx, a.pids); !errors.As(err, new(*DiedError)) {
+	if _, err := c.Checkpoint(ctx, a.PIDs); !errors.As(err, new(*DiedError)) {
 		t.Errorf("got %v", err)
 	}
-	rescue(t, r.start(), a.pids)
-	a.works()
+	rescue(t, r.start(), a.PIDs)
+	a.Works()
 }
 
 // TestLeft has the helper end, by its client or by a signal, and the processes stay as they were: the next one brings them back.
@@ -139,35 +142,37 @@ func TestLeft(t *testing.T) {
 		"SIGTERM": func(c *Client) error { return syscall.Kill(c.PID(), syscall.SIGTERM) },
 		"SIGHUP":  func(c *Client) error { return syscall.Kill(c.PID(), syscall.SIGHUP) },
 	} {
-		r := newRig(t, 1)
-		a := r.run("--processes", "2")
-		c := r.start()
-		hold(t, c, a.pids, Checkpointed)
-		if err := end(c); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		select {
-		case <-c.Ended():
-		case <-time.After(20 * time.Second):
-			t.Errorf("%s: it lives", name)
-		}
-		if err := c.Close(); err != nil {
-			t.Errorf("%s, closed again: %v", name, err)
-		}
-		next := r.start()
-		states(t, next, a.pids, Checkpointed)
-		rescue(t, next, a.pids)
-		a.works()
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, 1)
+			a := r.Run("--processes", "2")
+			c := r.start()
+			hold(t, c, a.PIDs, Checkpointed)
+			if err := end(c); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case <-c.Ended():
+			case <-time.After(20 * time.Second):
+				t.Error("it lives")
+			}
+			if err := c.Close(); err != nil {
+				t.Errorf("closed again: %v", err)
+			}
+			next := r.start()
+			states(t, next, a.PIDs, Checkpointed)
+			rescue(t, next, a.PIDs)
+			a.Works()
+		})
 	}
 }
 
 func TestStateErrorIsNone(t *testing.T) {
 	r := newRig(t, 1)
-	a := r.run("--processes", "2")
+	a := r.Run("--processes", "2")
 	c := r.start()
-	r.order("state 2 error 3")
-	states(t, c, a.pids, Running, None)
-	states(t, c, a.pids, Running)
+	r.Order("state 2 error 3")
+	states(t, c, a.PIDs, Running, None)
+	states(t, c, a.PIDs, Running)
 }
 
 func TestNoHelper(t *testing.T) {
@@ -184,9 +189,8 @@ func TestNoHelper(t *testing.T) {
 }
 
 func TestHelperIsFoundInPath(t *testing.T) {
-	r := newRig(t, 1)
-	t.Setenv("PATH", filepath.Dir(helperPath))
-	c, err := Start(r.t.Context(), "")
+	t.Setenv("PATH", filepath.Dir(gputest.New(t, 64).Helper()))
+	c, err := Start(t.Context(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,10 +212,9 @@ func TestBadHelpers(t *testing.T) {
 		"its error in words": `echo '{"error":"no"}'; read x`,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			path := filepath.Join(t.TempDir(), "bad")
-			if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			gputest.Script(t, path, "#!/bin/sh\n"+script+"\n")
 			if c, err := Start(t.Context(), path); err == nil {
 				t.Errorf("started: %v", c)
 			}
@@ -225,25 +228,25 @@ func TestBadHelpers(t *testing.T) {
 // TestCancelledStart ends a helper whose driver takes too long.
 func TestCancelledStart(t *testing.T) {
 	r := newRig(t, 1)
-	r.order("init * hang always")
+	r.Order("init * hang always")
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := Start(ctx, helperPath); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := Start(ctx, r.helper); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("start: %v", err)
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if _, err := ReadFacts(ctx, helperPath); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := ReadFacts(ctx, r.helper); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("facts: %v", err)
 	}
 }
 
 func TestBadDrivers(t *testing.T) {
 	r := newRig(t, 1)
-	refused := func(t *testing.T, fault Fault, code int, hint string) {
+	refused := func(t *testing.T, helper string, fault Fault, code int, hint string) {
 		t.Helper()
-		_, start := Start(t.Context(), helperPath)
-		_, facts := ReadFacts(t.Context(), helperPath)
+		_, start := Start(t.Context(), helper)
+		_, facts := ReadFacts(t.Context(), helper)
 		for _, err := range []error{start, facts} {
 			var d *UnusableError
 			if !errors.As(err, &d) || d.Fault != fault || d.Code != code || !strings.Contains(d.Hint(), hint) || !errdefs.IsFailedPrecondition(err) {
@@ -252,17 +255,15 @@ func TestBadDrivers(t *testing.T) {
 		}
 	}
 	t.Run("fabric manager", func(t *testing.T) {
-		r.order("init * error 802 always")
-		refused(t, Refused, 802, "nvidia-fabricmanager")
-		r.order()
+		r.Order("init * error 802 always")
+		refused(t, r.helper, Refused, 802, "nvidia-fabricmanager")
+		r.Order()
 	})
 	t.Run("no device", func(t *testing.T) {
-		t.Setenv("FAKECUDA_DIR", t.TempDir())
-		refused(t, Refused, 100, "nvidia-smi")
+		refused(t, r.Helper("FAKECUDA_DIR="+t.TempDir()), Refused, 100, "nvidia-smi")
 	})
 	t.Run("none", func(t *testing.T) {
-		t.Setenv("LD_LIBRARY_PATH", t.TempDir())
-		refused(t, Absent, 0, "install")
+		refused(t, r.Helper("LD_LIBRARY_PATH="+t.TempDir()), Absent, 0, "install")
 	})
 	t.Run("before 570", func(t *testing.T) {
 		dir := t.TempDir()
@@ -274,11 +275,10 @@ func TestBadDrivers(t *testing.T) {
 		if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", filepath.Join(dir, "libcuda.so.1"), source).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		t.Setenv("LD_LIBRARY_PATH", dir)
-		refused(t, Old, 0, "580")
+		refused(t, r.Helper("LD_LIBRARY_PATH="+dir), Old, 0, "580")
 	})
 	t.Run("without NVML", func(t *testing.T) {
-		t.Setenv("FAKECUDA_DEVICES", "")
+		r := &rig{Host: r.Host, t: t, helper: r.Helper("FAKECUDA_DEVICES=")}
 		c := r.start()
 		var d *UnusableError
 		if _, err := c.Facts(t.Context()); !errors.As(err, &d) || d.Call != "nvmlInit" {

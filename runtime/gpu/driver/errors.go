@@ -17,12 +17,12 @@ func (e *NoHelperError) Error() string {
 	return fmt.Sprintf("find cryo-gpu-keeper (%s): %v", e.Path, e.Err)
 }
 
-// Hint says what to do.
+// Hint returns what to do.
 func (e *NoHelperError) Hint() string {
 	return "install cryo-gpu-keeper beside containerd-shim-cryo-v1 and cryo, or into a directory of PATH"
 }
 
-// Unwrap gives the cause and the kind.
+// Unwrap returns the cause and the kind.
 func (e *NoHelperError) Unwrap() []error { return []error{e.Err, errdefs.ErrFailedPrecondition} }
 
 // Fault is what is wrong with a driver.
@@ -46,7 +46,7 @@ type UnusableError struct {
 
 func (e *UnusableError) Error() string { return "use the NVIDIA driver: " + e.Message }
 
-// Hint says what to do.
+// Hint returns what to do.
 func (e *UnusableError) Hint() string {
 	switch {
 	case e.Fault == Absent:
@@ -62,7 +62,7 @@ func (e *UnusableError) Hint() string {
 	}
 }
 
-// Unwrap gives the kind.
+// Unwrap returns the kind.
 func (e *UnusableError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // Codes of cuInit and nvmlInit that a user can do something about. Sources: CUresult in cuda.h, nvmlReturn_t in nvml.h.
@@ -91,7 +91,7 @@ func (e *DiedError) Error() string {
 	return text
 }
 
-// Hint says what to do.
+// Hint returns what to do.
 func (e *DiedError) Hint() string {
 	if e.Silent > 0 {
 		return "see whether nvidia-smi answers, and the kernel's log for messages of the driver (NVRM, Xid)"
@@ -99,7 +99,7 @@ func (e *DiedError) Hint() string {
 	return "try again; see the kernel's log for what has ended it"
 }
 
-// Unwrap gives the kind.
+// Unwrap returns the kind.
 func (e *DiedError) Unwrap() error { return errdefs.ErrAborted }
 
 // CallError says that a call of the driver failed, whoever made it. Its kind is Aborted.
@@ -111,7 +111,7 @@ type CallError struct {
 
 func (e *CallError) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Name, e.Code) }
 
-// Hint says where the driver tells more.
+// Hint returns where the driver tells more.
 func (e *CallError) Hint() string {
 	switch e.Code {
 	case OutOfMemory:
@@ -122,5 +122,5 @@ func (e *CallError) Hint() string {
 	return "see the kernel's log for messages of the driver (NVRM, Xid)"
 }
 
-// Unwrap gives the kind.
+// Unwrap returns the kind.
 func (e *CallError) Unwrap() error { return errdefs.ErrAborted }

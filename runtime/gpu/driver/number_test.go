@@ -1,11 +1,14 @@
 package driver
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/cryo-project/cryo/runtime/gpu/gputest"
 )
 
 // importer prints what becomes of memory of each of its devices that it imports itself, and that another process imports, after it was moved
@@ -189,16 +192,21 @@ int main(int count, char **argument)
 func TestNumbersStay(t *testing.T) {
 	r := newRig(t, 4)
 	for i, minor := range []string{"0", "1", "0", ""} { // the third GPU is as on another host
+		known := fmt.Sprintf("GPU-%08x-0000-4000-8000-00000000000a", i+1) // to the importer
+		if err := os.Rename(filepath.Join(r.Dir, r.Devices[i]), filepath.Join(r.Dir, known)); err != nil {
+			t.Fatal(err)
+		}
+		r.Devices[i] = known
 		if minor != "" {
-			r.write(filepath.Join(r.devices[i], "minor"), minor)
-			r.write(filepath.Join(r.devices[i], "number"), minor)
+			r.Write(filepath.Join(r.Devices[i], "minor"), minor)
+			r.Write(filepath.Join(r.Devices[i], "number"), minor)
 		}
 	}
 	path := filepath.Join(t.TempDir(), "importer")
 	if err := os.WriteFile(path+".c", []byte(importer), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	flags := []string{"-Wall", "-Wextra", "-Werror", "-I", "../../../integration/fakecuda", "-o", path, path + ".c", "-L", fakeDir, "-l:libcuda.so.1"}
+	flags := []string{"-Wall", "-Wextra", "-Werror", "-I", "../../../integration/fakecuda", "-o", path, path + ".c", "-L", gputest.Bin("fakecuda"), "-l:libcuda.so.1"}
 	if out, err := exec.Command("gcc", flags...).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v: %s", err, out)
 	}
@@ -211,16 +219,16 @@ func TestNumbersStay(t *testing.T) {
 		{"no number", "0", "3", " 0 0,"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			c := exec.Command(path, r.dir, test.before, test.after)
-			c.Env = []string{"LD_LIBRARY_PATH=" + fakeDir}
+			c := exec.Command(path, r.Dir, test.before, test.after)
+			c.Env = []string{"LD_LIBRARY_PATH=" + gputest.Bin("fakecuda")}
 			var stderr strings.Builder
 			c.Stderr = &stderr
 			out, err := c.Output()
 			if err != nil || string(out) != test.want+test.want {
 				t.Errorf("%q twice is wanted, got %q, %v: %s", test.want, out, err, &stderr)
 			}
-			for i := range r.devices {
-				if n := r.files(i); n != 0 {
+			for i := range r.Devices {
+				if n := r.Files(i); n != 0 {
 					t.Errorf("%d files of memory are left on GPU %d", n, i)
 				}
 			}

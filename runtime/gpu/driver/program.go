@@ -33,6 +33,14 @@ type Program struct {
 	silent  atomic.Int64  // nanoseconds after which it was killed because it had not answered; 0: it was not
 }
 
+// In returns the program's path in a directory. Where that is "", the path is "" too, which [Run] looks up.
+func In(dir string) string {
+	if dir == "" {
+		return ""
+	}
+	return filepath.Join(dir, Name)
+}
+
 // find gives the program's path.
 func find(path string) (string, error) {
 	if path != "" {
@@ -64,7 +72,7 @@ func Run(path, do string) (*Program, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", Name, err)
 	}
-	defer other.Close() // the program's death is heard when nobody else has it
+	defer other.Close() // the program's death is heard when no other process has it
 	command := exec.Command(path, do)
 	command.Dir = "/"
 	command.ExtraFiles = []*os.File{other}
@@ -126,7 +134,7 @@ func (p *Program) Silence(after time.Duration) error {
 // closeTime is how long it may take to its end when it is killed: the driver lets go of what it has.
 const closeTime = time.Minute
 
-// Close ends it, and waits for that. What it has done to processes stays done, and memory lives on where somebody else has its descriptor.
+// Close ends it, and waits for that. What it has done to processes stays done, and memory lives on where another process has its descriptor.
 func (p *Program) Close() error {
 	_ = p.Kill() // its own end would take the driver longer
 	_ = p.Channel.Close()

@@ -2,6 +2,7 @@ package driver
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -10,7 +11,7 @@ import (
 )
 
 // Version is that of the protocol. Helper and client come from one build; another version is refused.
-const Version = 2
+const Version = 3
 
 // maxProcesses and maxPairs bound what one request may name.
 const (
@@ -28,6 +29,9 @@ const (
 	verbCheckpoint verb = "checkpoint"
 	verbRestore    verb = "restore"
 	verbUnlock     verb = "unlock"
+	verbStop       verb = "stop"
+	verbYield      verb = "yield"
+	verbDisown     verb = "disown"
 )
 
 // request is a message to the helper.
@@ -36,6 +40,7 @@ type request struct {
 	PIDs    []int  `json:"pids,omitempty"`
 	Timeout int64  `json:"timeout,omitempty"` // of a lock, milliseconds
 	Pairs   []Pair `json:"pairs,omitempty"`   // of a restore
+	Others  []int  `json:"others,omitempty"`  // of disown: processes that may have been forked from those of pids
 }
 
 // answer is a message from the helper; which fields are set is told by the request.
@@ -44,6 +49,7 @@ type answer struct {
 	Facts    *Facts         `json:"facts,omitempty"`
 	States   map[int]State  `json:"states,omitempty"`
 	Outcomes []Outcome      `json:"outcomes,omitempty"`
+	Changed  int            `json:"changed,omitempty"` // of disown: processes
 	Driver   *UnusableError `json:"driver,omitempty"`
 	Error    string         `json:"error,omitempty"`
 }
@@ -62,19 +68,22 @@ func decodeRequest(data []byte) (request, error) {
 
 func (r request) check() error {
 	switch r.Do {
-	case verbFacts:
+	case verbFacts, verbYield:
 		if len(r.PIDs) > 0 {
 			return fmt.Errorf("it takes no processes")
 		}
-	case verbStates, verbLock, verbCheckpoint, verbRestore, verbUnlock:
+	case verbStates, verbLock, verbCheckpoint, verbRestore, verbUnlock, verbStop, verbDisown:
 	default:
 		return fmt.Errorf("no such request")
 	}
-	if len(r.PIDs) > maxProcesses || len(r.Pairs) > maxPairs {
+	if len(r.PIDs) > maxProcesses || len(r.Others) > maxProcesses || len(r.Pairs) > maxPairs {
 		return fmt.Errorf("too many processes or pairs")
 	}
+	if len(r.Others) > 0 && r.Do != verbDisown {
+		return fmt.Errorf("it takes no other processes")
+	}
 	seen := make(map[int]bool, len(r.PIDs))
-	for _, pid := range r.PIDs {
+	for _, pid := range slices.Concat(r.PIDs, r.Others) {
 		if pid <= 0 || seen[pid] {
 			return fmt.Errorf("process %d: not an id, or named twice", pid)
 		}

@@ -22,6 +22,7 @@ func Serve(ctx context.Context, c *channel.Channel, open func() (API, error)) er
 	if err != nil {
 		return errors.Join(err, c.Send(failed(err)))
 	}
+	stopper := newStopper(d)
 	err = c.Send(answer{Hello: Version})
 	for err == nil {
 		var data json.RawMessage
@@ -31,18 +32,39 @@ func Serve(ctx context.Context, c *channel.Channel, open func() (API, error)) er
 			return nil
 		}
 		if err = heard; err == nil {
-			err = c.Send(respond(d, data))
+			err = c.Send(respond(ctx, d, stopper, data))
 		}
 	}
 	return err
 }
 
-func respond(d API, data []byte) answer {
+func respond(ctx context.Context, d API, s *stopper, data []byte) answer {
 	r, err := decodeRequest(data)
 	if err != nil {
 		return failed(err)
 	}
+	if r.Do != verbStop {
+		if err := s.settle(r.PIDs); err != nil {
+			return failed(err)
+		}
+	}
 	switch r.Do {
+	case verbStop:
+		if err := s.stop(r.PIDs); err != nil {
+			return failed(err)
+		}
+		return answer{}
+	case verbYield:
+		if err := s.yield(ctx); err != nil {
+			return failed(err)
+		}
+		return answer{}
+	case verbDisown:
+		n, err := s.disown(r.PIDs, r.Others)
+		if err != nil {
+			return failed(err)
+		}
+		return answer{Changed: n}
 	case verbFacts:
 		f, err := d.Facts()
 		if err != nil {
@@ -58,13 +80,33 @@ func respond(d API, data []byte) answer {
 	case verbLock:
 		return answer{Outcomes: each(d, r.PIDs, Call{Function: Lock, Timeout: time.Duration(r.Timeout) * time.Millisecond})}
 	case verbCheckpoint:
-		return answer{Outcomes: each(d, r.PIDs, Call{Function: Checkpoint})}
+		return quietly(d, s, r.PIDs, Call{Function: Checkpoint})
 	case verbRestore:
-		return answer{Outcomes: each(d, r.PIDs, Call{Function: Restore, Pairs: r.Pairs})}
+		return quietly(d, s, r.PIDs, Call{Function: Restore, Pairs: r.Pairs})
 	case verbUnlock:
-		return answer{Outcomes: each(d, r.PIDs, Call{Function: Unlock})}
+		a := quietly(d, s, r.PIDs, Call{Function: Unlock})
+		s.letGo(unlocked(a.Outcomes))
+		return a
 	}
 	return failed(fmt.Errorf("%q: %w", r.Do, errdefs.ErrNotImplemented)) // decodeRequest lets none through
+}
+
+// quietly makes a call for all processes, whose restore threads handle no signals meanwhile.
+func quietly(d API, s *stopper, pids []int, c Call) (a answer) {
+	if err := s.quietly(pids, func() { a.Outcomes = each(d, pids, c) }); err != nil && a.Outcomes == nil {
+		return failed(err)
+	}
+	return a
+}
+
+// unlocked are the processes whose calls pass again.
+func unlocked(outcomes []Outcome) (pids []int) {
+	for _, o := range outcomes {
+		if o.Code == 0 {
+			pids = append(pids, o.PID)
+		}
+	}
+	return pids
 }
 
 // each makes a call for all processes side by side. A lock's timeout is one deadline for all.

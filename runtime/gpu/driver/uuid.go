@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// ParseUUID gives the bytes of a GPU's UUID, "GPU-" and 36 characters; the driver wants it so.
+// ParseUUID returns the bytes of a GPU's UUID, "GPU-" and 36 characters; the driver wants it so.
 func ParseUUID(s string) ([16]byte, error) {
 	var id [16]byte
 	rest, ok := strings.CutPrefix(s, "GPU-")

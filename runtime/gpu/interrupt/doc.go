@@ -6,7 +6,7 @@
 // launches none. Raise it before the driver's lock, lower it once the lock is held or was given up: what the program then
 // launches waits for the lock's end.
 //
-// A flag that nobody lowers does not stop a program for good: it expires after a time that the program itself counts.
+// A flag that is not lowered does not stop a program for good: it expires after a time that the program itself counts.
 //
 // The process is not trusted. What is opened is made sure to be memory before it is opened, so that no file system of the
 // container's can make the caller wait, and nothing is written to memory that the process could not write itself.

@@ -30,7 +30,7 @@ type mapping struct{ start, end, inode uint64 }
 // file is the mapping's name in /proc/PID/map_files.
 func (m mapping) file() string { return fmt.Sprintf("map_files/%x-%x", m.start, m.end) }
 
-// mappings gives those that have the page's name and can be the page: shared, writable and from the start of the memory;
+// mappings returns those that have the page's name and can be the page: shared, writable and from the start of the memory;
 // one for each memory. It stops with errTooMany, and with the reader's error, and gives what it had by then.
 func mappings(maps io.Reader) ([]mapping, error) {
 	var found []mapping

@@ -113,12 +113,12 @@ func milliseconds(d time.Duration) uint32 {
 	return uint32(min(max(d.Milliseconds(), 1), most))
 }
 
-// gone tells whether an error of /proc means that the process, or the mapping, is not there any more.
+// gone reports whether an error of /proc means that the process, or the mapping, is not there any more.
 func gone(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
 }
 
-// pageError says that memory with the page's name does not have its contents.
+// pageError returns the error that memory with the page's name does not have its contents.
 func pageError(pid int, reason string) error {
 	return failure.New(errdefs.ErrDataLoss, "a program that uses cryo_interrupt.cuh has overwritten its page, or has made memory of that name itself",
 		"read the interrupt page of process %d: %s", pid, reason)

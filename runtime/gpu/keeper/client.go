@@ -65,9 +65,9 @@ func Start(ctx context.Context, o Options) (*Client, error) {
 }
 
 // Open names the devices that will be needed, by their UUIDs, once, and returns at once: [Client.Ready] waits for it. Another is opened when it is named
-// first, for which somebody waits then.
+// first, for which a process waits then.
 func (c *Client) Open(devices []string) error {
-	r := request{Do: verbOpen, Version: Version, Devices: devices, Ring: &c.ring}
+	r := Request{Do: VerbOpen, Version: Version, Devices: devices, Ring: &c.ring}
 	if err := r.check(0); err != nil {
 		return fmt.Errorf("start %s: %w", driver.Name, err)
 	}
@@ -88,8 +88,8 @@ func (c *Client) Ready(ctx context.Context) error {
 	}
 }
 
-// inTurn has something done when the keeper is ready and nobody else has it do anything.
-func (c *Client) inTurn(ctx context.Context, what verb, do func() error) error {
+// inTurn has something done when the keeper is ready and no other process has it do anything.
+func (c *Client) inTurn(ctx context.Context, what Verb, do func() error) error {
 	err := c.Ready(ctx)
 	if err == nil {
 		select {
@@ -104,8 +104,8 @@ func (c *Client) inTurn(ctx context.Context, what verb, do func() error) error {
 }
 
 // ask makes a request of whose turn it is. Its error has the request's name.
-func (c *Client) ask(ctx context.Context, r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
-	var a answer
+func (c *Client) ask(ctx context.Context, r Request, files []*os.File, bound time.Duration) (Answer, []*os.File, error) {
+	var a Answer
 	var got []*os.File
 	err := r.check(len(files))
 	if err == nil {
@@ -122,32 +122,32 @@ func (c *Client) ask(ctx context.Context, r request, files []*os.File, bound tim
 
 // exchange makes a request and waits for its answer, whatever becomes of ctx: what moves memory may take its time as long as it comes along.
 // bound is how long the keeper may be silent: it is killed then.
-func (c *Client) exchange(r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
+func (c *Client) exchange(r Request, files []*os.File, bound time.Duration) (Answer, []*os.File, error) {
 	timer := time.AfterFunc(bound, func() {
 		_ = c.Silence(bound)
 		// One that is in a call of the driver that does not end keeps its end of the channel.
 		time.AfterFunc(endTime, func() { c.Channel.Close() })
 	})
 	defer timer.Stop()
-	if err := c.Channel.Send(r, descriptors(files)...); errors.Is(err, unix.EBADF) {
-		return answer{}, nil, err // a file that is closed; nothing was sent
+	if err := c.Channel.Send(r, Descriptors(files)...); errors.Is(err, unix.EBADF) {
+		return Answer{}, nil, err // a file that is closed; nothing was sent
 	} else if err != nil {
-		return answer{}, nil, c.Died()
+		return Answer{}, nil, c.Died()
 	}
-	if r.Do == verbSend || r.Do == verbReceive {
-		closeAll(files) // the keeper has them, and hanging up is heard
+	if r.Do == VerbSend || r.Do == VerbReceive {
+		CloseAll(files) // the keeper has them, and hanging up is heard
 	}
 	for {
 		var raw json.RawMessage
 		got, err := c.Channel.Receive(&raw)
 		if err != nil {
-			return answer{}, nil, c.Died()
+			return Answer{}, nil, c.Died()
 		}
 		a, err := decodeAnswer(raw, r, len(got))
 		if err != nil {
 			channel.Close(got)
 			_ = c.Kill() // nothing it says can be understood from here on
-			return answer{}, nil, err
+			return Answer{}, nil, err
 		}
 		switch {
 		case !a.Done:
@@ -155,23 +155,23 @@ func (c *Client) exchange(r request, files []*os.File, bound time.Duration) (ans
 		case a.Error != nil:
 			return a, nil, a.Error.err()
 		default:
-			return a, filesOf(got), nil
+			return a, FilesOf(got), nil
 		}
 	}
 }
 
 // decodeAnswer reads an answer to r that came with so many descriptors.
-func decodeAnswer(data []byte, r request, files int) (answer, error) {
-	var a answer
+func decodeAnswer(data []byte, r Request, files int) (Answer, error) {
+	var a Answer
 	if err := channel.Strict(data, &a); err != nil {
-		return answer{}, err
+		return Answer{}, err
 	}
 	wanted := 0
-	if r.Do == verbMake && a.Done && a.Error == nil {
+	if r.Do == VerbMake && a.Done && a.Error == nil {
 		wanted = len(r.Pieces)
 	}
-	if files != wanted || !a.Done && a != (answer{}) {
-		return answer{}, fmt.Errorf("%s: unexpected message from the keeper: got %d descriptors, want %d: %w", r.Do, files, wanted, io.ErrUnexpectedEOF)
+	if files != wanted || !a.Done && a != (Answer{}) {
+		return Answer{}, fmt.Errorf("%s: unexpected message from the keeper: got %d descriptors, want %d: %w", r.Do, files, wanted, io.ErrUnexpectedEOF)
 	}
 	return a, nil
 }

@@ -12,22 +12,22 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-// pieceError says for which piece something failed, by its number.
-func pieceError(number int, p spec.GPUPiece, err error) error {
+// PieceError adds to err which piece it is about, by its number.
+func PieceError(number int, p spec.GPUPiece, err error) error {
 	return fmt.Errorf("device memory %d, %d bytes on %s: %w", number, p.Size, p.Device, err)
 }
 
-// report is an error on its way from the keeper: one of the driver, with what was being done, or another.
-type report struct {
+// Report is an error on its way from the keeper: one of the driver, with what was being done, or another.
+type Report struct {
 	Driver *driver.UnusableError `json:"driver,omitempty"`
 	Call   *driver.CallError     `json:"call,omitempty"`
 	Doing  string                `json:"doing,omitempty"` // ahead of the driver's error
 	Other  *failure.Error        `json:"other,omitempty"`
 }
 
-// newReport tells of err.
-func newReport(err error) *report {
-	r := &report{}
+// NewReport makes err a report.
+func NewReport(err error) *Report {
+	r := &Report{}
 	switch {
 	case errors.As(err, &r.Driver):
 		r.Doing = strings.TrimSuffix(err.Error(), r.Driver.Error())
@@ -39,8 +39,8 @@ func newReport(err error) *report {
 	return r
 }
 
-// err is the error that was told of.
-func (r *report) err() error {
+// err returns the error of a report.
+func (r *Report) err() error {
 	switch {
 	case r.Driver != nil:
 		return fmt.Errorf("%s%w", r.Doing, r.Driver)

@@ -15,9 +15,9 @@ const (
 	Granularity = 2 << 20 // sizes are multiples of it: the least the driver maps
 	maxSize     = 1 << 40
 	maxAddress  = 1 << 57
-	maxPieces   = 1 << 20
+	MaxPieces   = 1 << 20
 	maxDevices  = 64
-	batch       = 32 // pieces in a message
+	Batch       = 32 // pieces in a message
 )
 
 // check is of a piece, whose address says in what order it is sent.

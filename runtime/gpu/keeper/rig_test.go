@@ -5,184 +5,185 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
-	"strconv"
-	"strings"
+	"path/filepath"
 	"sync"
 	"testing"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/gpu/gputest"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"golang.org/x/sys/unix"
 )
-
-// A copy of the test program is a keeper with a fake driver: its devices, and what goes wrong.
-const (
-	devicesVariable = "CRYO_KEEPER_TEST_DEVICES"
-	ordersVariable  = "CRYO_KEEPER_TEST_ORDERS"
-)
-
-func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == "keeper" {
-		c, err := channel.Open(3)
-		if err == nil {
-			err = Serve(context.Background(), c, openFake)
-		}
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
-
-func openFake() (Driver, error) {
-	var devices []*fakeDevice
-	for _, one := range strings.Fields(os.Getenv(devicesVariable)) {
-		uuid, total, _ := strings.Cut(one, "=")
-		n, _ := strconv.ParseInt(total, 10, 64)
-		devices = append(devices, &fakeDevice{uuid: uuid, total: n})
-	}
-	f := newFake(os.Getenv(ordersVariable), devices...)
-	return f, f.call("open")
-}
 
 const mib = 1 << 20
 
-// small is a ring that is soon full.
-var small = ring.Geometry{Slots: 4, SlotBytes: 64 << 10}
+// total is the memory of a fake device, in MiB: a copy leaves 256.
+const total = 300
 
-var uuids = []string{"GPU-00000001-0000-4000-8000-00000000000a", "GPU-00000002-0000-4000-8000-00000000000a"}
+// host is one with two fake devices.
+type host struct {
+	*gputest.Host
+	t    *testing.T
+	zero int64 // bytes that check was told are zero
+}
 
-// start starts a keeper of two fake devices of a GiB each.
-func start(t *testing.T, orders string, totals ...int64) *Client {
+// newHost makes the host. The test runs beside others from here on.
+func newHost(t *testing.T) *host {
 	t.Helper()
-	var devices []string
-	for i, uuid := range uuids {
-		total := int64(1 << 30)
-		if i < len(totals) {
-			total = totals[i]
-		}
-		devices = append(devices, fmt.Sprintf("%s=%d", uuid, total))
-	}
-	t.Setenv(devicesVariable, strings.Join(devices, " "))
-	t.Setenv(ordersVariable, orders)
-	c, err := Start(t.Context(), Options{Path: os.Args[0], Ring: small})
+	gputest.Need(t)
+	t.Parallel()
+	return &host{Host: gputest.New(t, total, total), t: t}
+}
+
+// small is a ring that is soon full.
+var small = ring.Geometry{Slots: 4, SlotBytes: 256 << 10}
+
+// start starts a keeper, with more variables.
+func (h *host) start(variables ...string) *Client {
+	h.t.Helper()
+	c, err := Start(h.t.Context(), Options{Path: h.Helper(variables...), Ring: small})
 	if err != nil {
-		t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	h.t.Cleanup(func() {
 		if err := c.Close(); err != nil {
-			t.Error(err)
+			h.t.Error(err)
 		}
 	})
-	if err := c.Open(uuids[:1]); err != nil {
-		t.Fatal(err)
+	if err := c.Open(h.Devices[:1]); err != nil {
+		h.t.Fatal(err)
 	}
 	return c
 }
 
-// given is memory that processes have given away.
-type given struct {
-	pieces   []spec.GPUPiece
-	files    []*os.File
-	contents [][]byte
-}
-
-// give makes memory of random contents: sizes in MiB, one behind the other, on the two devices by turns.
-func give(t *testing.T, sizes ...int64) (g given) {
-	t.Helper()
-	r := rand.NewChaCha8([32]byte{byte(len(sizes))})
+// pieces are on the devices by turns, one behind the other; sizes in MiB.
+func (h *host) pieces(sizes ...int64) (p []spec.GPUPiece) {
 	address := uint64(3*ring.Window - 10*mib) // soon in the next window
 	for i, n := range sizes {
-		file, err := fakeFile(n * mib)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { file.Close() })
-		content := make([]byte, n*mib)
-		_, _ = r.Read(content)
-		if _, err := file.WriteAt(content, 0); err != nil {
-			t.Fatal(err)
-		}
-		g.pieces = append(g.pieces, spec.GPUPiece{Device: uuids[i%len(uuids)], Size: n * mib, Address: address})
+		p = append(p, spec.GPUPiece{Device: h.Devices[i%2], Size: n * mib, Address: address})
 		address += uint64(n * mib)
-		g.files = append(g.files, file)
-		g.contents = append(g.contents, content)
 	}
-	return g
-}
-
-// same fails the test unless a is b.
-func same(t *testing.T, what string, a, b [][]byte) {
-	t.Helper()
-	if len(a) != len(b) {
-		t.Fatalf("%s: %d pieces, not %d", what, len(a), len(b))
-	}
-	for i := range a {
-		if !bytes.Equal(a[i], b[i]) {
-			t.Errorf("%s: piece %d is another", what, i)
-		}
-	}
+	return p
 }
 
 // sockets are both ends of what a ring goes over.
-func sockets(t *testing.T) (a, b *os.File) {
+func sockets(t *testing.T) (ours, theirs *os.File) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b = os.NewFile(uintptr(pair[0]), "a"), os.NewFile(uintptr(pair[1]), "b")
+	ours, theirs = os.NewFile(uintptr(pair[0]), "ours"), os.NewFile(uintptr(pair[1]), "theirs")
 	t.Cleanup(func() {
-		a.Close()
-		b.Close()
+		ours.Close()
+		theirs.Close()
 	})
-	return a, b
+	return ours, theirs
 }
 
-// drain has send send pieces, and gives what came. It fails the test where parts of a window come in another order.
-func drain(t *testing.T, pieces []spec.GPUPiece, send func(peer *os.File) error) ([][]byte, error) {
-	t.Helper()
-	ours, theirs := sockets(t)
-	got := make([][]byte, len(pieces))
-	sizes := make([]int64, len(pieces))
-	for i, p := range pieces {
-		got[i], sizes[i] = make([]byte, p.Size), p.Size
+// made starts a keeper that holds new memory; sizes in MiB.
+func (h *host) made(sizes ...int64) (*Client, []spec.GPUPiece) {
+	h.t.Helper()
+	c, pieces := h.start(), h.pieces(sizes...)
+	files, err := c.Make(h.t.Context(), pieces)
+	if err != nil {
+		h.t.Fatal(err)
 	}
+	CloseAll(files)
+	return c, pieces
+}
+
+// ends has move work with one end of a connection, and other with the other.
+func (h *host) ends(move func(*os.File) error, other func(*os.File) error) error {
+	h.t.Helper()
+	ours, theirs := sockets(h.t)
+	var here, there error
 	var wait sync.WaitGroup
-	var sent, received error
-	wait.Go(func() { sent = send(theirs) })
+	wait.Go(func() { there = move(theirs) })
+	wait.Go(func() { here = other(ours) })
+	wait.Wait()
+	return errors.Join(there, here)
+}
+
+// content is what is in a piece; its second MiB is zero.
+func content(n int, size int64) []byte {
+	b := bytes.Repeat([]byte{byte(n + 1), byte(n + 2), 7}, int(size/3+1))[:size]
+	clear(b[mib : 2*mib])
+	return b
+}
+
+// fill has pieces filled with their contents.
+func (h *host) fill(c *Client, pieces []spec.GPUPiece) error {
+	h.t.Helper()
+	return h.ends(func(f *os.File) error { return c.Receive(h.t.Context(), f) }, func(f *os.File) error {
+		return ring.Send(h.t.Context(), f, sizes(pieces), func(ctx context.Context, s *ring.Sender) error {
+			for n, p := range pieces {
+				data := content(n, p.Size)
+				for at := int64(0); at < p.Size; at += 256 << 10 {
+					if at >= mib && at < 2*mib {
+						continue
+					}
+					if err := s.Put(ctx, n, at, func(dst []byte) (int, error) { return copy(dst, data[at:]), nil }); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	})
+}
+
+func sizes(pieces []spec.GPUPiece) (s []int64) {
+	for _, p := range pieces {
+		s = append(s, p.Size)
+	}
+	return s
+}
+
+// check has everything sent, and fails the test unless it is what fill has filled in, and parts of a window come in the order of addresses.
+func (h *host) check(c *Client, pieces []spec.GPUPiece) error {
+	h.t.Helper()
+	var all [][]byte
+	for _, p := range pieces {
+		all = append(all, make([]byte, p.Size))
+	}
 	next := make(map[string]uint64) // by device and window: the least address that may come
-	wait.Go(func() {
-		received = ring.Receive(t.Context(), ours, sizes, func(c ring.Chunk, release func()) error {
+	err := h.ends(func(f *os.File) error { return c.Send(h.t.Context(), f) }, func(f *os.File) error {
+		return ring.Receive(h.t.Context(), f, sizes(pieces), func(c ring.Chunk, release func()) error {
+			h.zero += c.Zero
 			at := pieces[c.Piece].Address + uint64(c.Offset)
 			window := fmt.Sprint(pieces[c.Piece].Device, at/ring.Window)
 			if last := at + uint64(len(c.Data)) - 1; at < next[window] || last/ring.Window != at/ring.Window {
 				return fmt.Errorf("piece %d, offset %d comes late, or is of two windows", c.Piece, c.Offset)
 			}
 			next[window] = at + uint64(len(c.Data))
-			copy(got[c.Piece][c.Offset:], c.Data)
+			copy(all[c.Piece][c.Offset:], c.Data)
 			release()
 			return nil
 		})
 	})
-	wait.Wait()
-	return got, errors.Join(sent, received)
+	for n, p := range pieces {
+		if err == nil && !bytes.Equal(all[n], content(n, p.Size)) {
+			h.t.Errorf("piece %d is another", n)
+		}
+	}
+	return err
 }
 
-// load has receive take what give gives.
-func load(t *testing.T, sizes []int64, receive func(peer *os.File) error, give func(context.Context, *ring.Sender) error) error {
-	t.Helper()
-	ours, theirs := sockets(t)
-	var wait sync.WaitGroup
-	var sent, received error
-	wait.Go(func() { received = receive(theirs) })
-	wait.Go(func() { sent = ring.Send(t.Context(), ours, sizes, give) })
-	wait.Wait()
-	return errors.Join(sent, received)
+// empty fails the test unless all of the devices is free. c holds nothing.
+func (h *host) empty(c *Client) {
+	h.t.Helper()
+	files, err := c.Make(h.t.Context(), h.pieces(2, 2)) // which has the fake driver look for what nobody has any more
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	CloseAll(files)
+	if err := c.LetGo(h.t.Context()); err != nil {
+		h.t.Fatal(err)
+	}
+	left, err := filepath.Glob(filepath.Join(h.Dir, "GPU-*", "mem-*"))
+	if err != nil || len(left) > 0 {
+		h.t.Errorf("left are %v, %v", left, err)
+	}
 }

@@ -21,10 +21,10 @@ func (c *Client) Hold(ctx context.Context, pieces []spec.GPUPiece, files []*os.F
 		return fmt.Errorf("hold: %d descriptors for %d pieces: %w", len(files), len(pieces), errdefs.ErrInvalidArgument)
 	}
 	defer timed(ctx, "hold device memory", pieces, time.Now(), &err)
-	return c.inTurn(ctx, verbHold, func() error {
-		for at := 0; at < len(pieces); at += batch {
-			end := min(at+batch, len(pieces))
-			if _, _, err := c.ask(ctx, request{Do: verbHold, Pieces: pieces[at:end]}, files[at:end], moveTime(0)); err != nil {
+	return c.inTurn(ctx, VerbHold, func() error {
+		for at := 0; at < len(pieces); at += Batch {
+			end := min(at+Batch, len(pieces))
+			if _, _, err := c.ask(ctx, Request{Do: VerbHold, Pieces: pieces[at:end]}, files[at:end], moveTime(0)); err != nil {
 				return err
 			}
 		}
@@ -36,9 +36,9 @@ func (c *Client) Hold(ctx context.Context, pieces []spec.GPUPiece, files []*os.F
 // and the caller's to close.
 func (c *Client) Make(ctx context.Context, pieces []spec.GPUPiece) (files []*os.File, err error) {
 	defer timed(ctx, "make device memory", pieces, time.Now(), &err)
-	err = c.inTurn(ctx, verbMake, func() error {
-		for some := range slices.Chunk(pieces, batch) {
-			_, got, err := c.ask(ctx, request{Do: verbMake, Pieces: some}, nil, moveTime(sum(some)))
+	err = c.inTurn(ctx, VerbMake, func() error {
+		for some := range slices.Chunk(pieces, Batch) {
+			_, got, err := c.ask(ctx, Request{Do: VerbMake, Pieces: some}, nil, moveTime(sum(some)))
 			if err != nil {
 				return err
 			}
@@ -47,7 +47,7 @@ func (c *Client) Make(ctx context.Context, pieces []spec.GPUPiece) (files []*os.
 		return nil
 	})
 	if err != nil {
-		closeAll(files)
+		CloseAll(files)
 		return nil, err
 	}
 	return files, nil
@@ -56,17 +56,17 @@ func (c *Client) Make(ctx context.Context, pieces []spec.GPUPiece) (files []*os.
 // Copy fills a piece with what another of its size and device has, from device to device. Both are given by their descriptors, which remain the caller's, and
 // none of them is held afterwards.
 func (c *Client) Copy(ctx context.Context, p spec.GPUPiece, from, to *os.File) error {
-	return c.inTurn(ctx, verbCopy, func() error {
-		_, _, err := c.ask(ctx, request{Do: verbCopy, Pieces: []spec.GPUPiece{p}}, []*os.File{from, to}, moveTime(p.Size))
+	return c.inTurn(ctx, VerbCopy, func() error {
+		_, _, err := c.ask(ctx, Request{Do: VerbCopy, Pieces: []spec.GPUPiece{p}}, []*os.File{from, to}, moveTime(p.Size))
 		return err
 	})
 }
 
-// Room tells whether each device has room for what is held of it once more, for other pieces, and for spare bytes beside: its driver needs these for what it is
+// Room reports whether each device has room for what is held of it once more, for other pieces, and for spare bytes beside: its driver needs these for what it is
 // to bring back there. Then the processes can go on with copies of their own, and what is held stays as it is.
 func (c *Client) Room(ctx context.Context, others []spec.GPUPiece, spare int64) (room bool, err error) {
-	err = c.inTurn(ctx, verbRoom, func() error {
-		a, _, err := c.ask(ctx, request{Do: verbRoom, Pieces: others, Spare: spare}, nil, askTime)
+	err = c.inTurn(ctx, VerbRoom, func() error {
+		a, _, err := c.ask(ctx, Request{Do: VerbRoom, Pieces: others, Spare: spare}, nil, askTime)
 		room = a.Room
 		return err
 	})
@@ -77,20 +77,20 @@ func (c *Client) Room(ctx context.Context, others []spec.GPUPiece, spare int64) 
 // peer is closed here, whatever comes of it. It may take as long as it likes while it moves: a peer that does nothing for
 // [ring.Patience] is an error. It is broken off by [Client.Kill].
 func (c *Client) Send(ctx context.Context, peer *os.File) error {
-	return c.move(ctx, verbSend, "send device memory", peer)
+	return c.move(ctx, VerbSend, "send device memory", peer)
 }
 
 // Receive fills all that is held from peer, the end of a socket at whose other end is [ring.Send], and returns when everything is on
 // the devices. Else it is as Send. After an error the contents are undefined.
 func (c *Client) Receive(ctx context.Context, peer *os.File) error {
-	return c.move(ctx, verbReceive, "receive device memory", peer)
+	return c.move(ctx, VerbReceive, "receive device memory", peer)
 }
 
-func (c *Client) move(ctx context.Context, do verb, name string, peer *os.File) (err error) {
+func (c *Client) move(ctx context.Context, do Verb, name string, peer *os.File) (err error) {
 	defer peer.Close()
 	defer timed(ctx, name, nil, time.Now(), &err)
 	return c.inTurn(ctx, do, func() error {
-		_, _, err := c.ask(ctx, request{Do: do}, []*os.File{peer}, ring.Patience+askTime)
+		_, _, err := c.ask(ctx, Request{Do: do}, []*os.File{peer}, ring.Patience+askTime)
 		return err
 	})
 }
@@ -102,8 +102,8 @@ func (c *Client) LetGo(ctx context.Context) error {
 		return nil
 	default:
 	}
-	return c.inTurn(ctx, verbLetGo, func() error {
-		_, _, err := c.ask(ctx, request{Do: verbLetGo}, nil, askTime)
+	return c.inTurn(ctx, VerbLetGo, func() error {
+		_, _, err := c.ask(ctx, Request{Do: VerbLetGo}, nil, askTime)
 		return err
 	})
 }

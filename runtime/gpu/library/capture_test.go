@@ -12,47 +12,49 @@ import (
 func TestCaptureKeepsGateOpen(t *testing.T) {
 	for _, mode := range []string{"0", "1", "2"} {
 		for _, bind := range []string{"direct", "dlsym", "proc"} {
-			a := newRig(t, 64).run("--blocks", "5", "--bind", bind)
-			a.does("capture " + mode)
-			p, _ := a.dial()
-			var busy *BusyError
-			if err := p.Close(t.Context(), 50*time.Millisecond); !errors.As(err, &busy) || !busy.Capturing {
-				t.Fatalf("mode %s, %s: %v", mode, bind, err)
-			}
-			a.works()
-			ended := make(chan error, 1)
-			go func() {
-				time.Sleep(100 * time.Millisecond)
-				got, err := a.ask("captured", patient)
-				if err == nil && !got.OK {
-					err = errors.New(got.Error)
+			t.Run(mode+" "+bind, func(t *testing.T) {
+				a := newRig(t, 64).run("--blocks", "5", "--bind", bind)
+				a.Does("capture " + mode)
+				p, _ := a.dial()
+				var busy *BusyError
+				if err := p.Close(t.Context(), 50*time.Millisecond); !errors.As(err, &busy) || !busy.Capturing {
+					t.Fatal(err)
 				}
-				ended <- err
-			}()
-			a.must(p.Close(t.Context(), patient)) // as soon as it has ended
-			select {
-			case err := <-ended:
-				a.must(err)
-			case <-time.After(100 * time.Millisecond):
-			}
-			a.must(p.HangUp())
-			a.whole()
-			pieces, files := a.take()
-			a.back(pieces, files)
-			a.works()
+				a.works()
+				ended := make(chan error, 1)
+				go func() {
+					time.Sleep(100 * time.Millisecond)
+					got, err := a.Ask("captured", patient)
+					if err == nil && !got.OK {
+						err = errors.New(got.Error)
+					}
+					ended <- err
+				}()
+				a.Must(p.Close(t.Context(), patient)) // as soon as it has ended
+				select {
+				case err := <-ended:
+					a.Must(err)
+				case <-time.After(100 * time.Millisecond):
+				}
+				a.Must(p.HangUp())
+				a.whole()
+				pieces, files := a.take()
+				a.back(pieces, files)
+				a.works()
+			})
 		}
 	}
 }
 
-// TestCapturesAndStorm hands over twenty times under threads that capture, allocate and free all the time.
+// TestCapturesAndStorm hands over ten times under threads that capture, allocate and free all the time.
 func TestCapturesAndStorm(t *testing.T) {
 	a := newRig(t, 1024).run("--blocks", "5,9", "--storm", "4", "--captures", "3")
-	first := a.does("check").State.Processes[0].Rounds
-	for range 20 {
+	first := a.Does("check").State.Processes[0].Rounds
+	for range 6 {
 		pieces, files := a.take()
 		a.back(pieces, files)
 	}
-	if last := a.does("check").State.Processes[0].Rounds; last <= first {
+	if last := a.Does("check").State.Processes[0].Rounds; last <= first {
 		t.Errorf("its threads stand still at round %d", last)
 	}
 	a.works()
@@ -61,9 +63,9 @@ func TestCapturesAndStorm(t *testing.T) {
 // TestCaptureLeftByFork forks in the middle of a capture: the child has none.
 func TestCaptureLeftByFork(t *testing.T) {
 	a := newRig(t, 64).run("--blocks", "5")
-	a.does("capture 2")
-	a.does("fork")
-	a.does("captured")
+	a.Does("capture 2")
+	a.Does("fork 1")
+	a.Does("captured")
 	pieces, files := a.take()
 	a.back(pieces, files)
 	a.works()
@@ -218,7 +220,7 @@ int main(int argc, char **argv)
 }
 `, "-pthread", "-L", fakeDir, "-l:libcuda.so.1")
 	c := exec.Command(path)
-	c.Env = []string{"FAKECUDA_DIR=" + r.dir, "LD_LIBRARY_PATH=" + fakeDir}
+	c.Env = []string{"FAKECUDA_DIR=" + r.Dir, "LD_LIBRARY_PATH=" + fakeDir}
 	c.Stderr = os.Stderr
 	want, err := c.Output()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/gputest"
 )
 
 // criu runs CRIU on the images of a test, and gives the errors of its log with an error.
@@ -43,21 +44,7 @@ func criu(t *testing.T, images string, args ...string) {
 // newHelper starts one for the rig's devices.
 func newHelper(t *testing.T, r *rig) *driver.Client {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), driver.Name)
-	c := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", path, "./cmd/cryo-gpu-keeper")
-	c.Dir, c.Env = "../../..", append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
-	if out, err := c.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	var list strings.Builder
-	for i, uuid := range r.devices {
-		list.WriteString(uuid + " " + strconv.Itoa(i) + " Fake 9.0 268435456\n")
-	}
-	r.write("devices", list.String())
-	t.Setenv("LD_LIBRARY_PATH", fakeDir)
-	t.Setenv("FAKECUDA_DIR", r.dir)
-	t.Setenv("FAKECUDA_DEVICES", filepath.Join(r.dir, "devices"))
-	k, err := driver.Start(t.Context(), path)
+	k, err := driver.Start(t.Context(), r.Helper())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,14 +55,14 @@ func newHelper(t *testing.T, r *rig) *driver.Client {
 // save has the driver save what a process has, and load bring it back.
 func (a *app) save(k *driver.Client) {
 	a.t.Helper()
-	a.driver(k.Lock(a.t.Context(), []int{a.pid}, patient))
-	a.driver(k.Checkpoint(a.t.Context(), []int{a.pid}))
+	a.driver(k.Lock(a.t.Context(), []int{a.PID}, patient))
+	a.driver(k.Checkpoint(a.t.Context(), []int{a.PID}))
 }
 
 func (a *app) load(k *driver.Client, pairs ...driver.Pair) {
 	a.t.Helper()
-	a.driver(k.Restore(a.t.Context(), []int{a.pid}, pairs))
-	a.driver(k.Unlock(a.t.Context(), []int{a.pid}))
+	a.driver(k.Restore(a.t.Context(), []int{a.PID}, pairs))
+	a.driver(k.Unlock(a.t.Context(), []int{a.PID}))
 }
 
 func (a *app) driver(outcomes []driver.Outcome, err error) {
@@ -85,44 +72,44 @@ func (a *app) driver(outcomes []driver.Outcome, err error) {
 			err = errors.Join(err, errors.New(o.Name))
 		}
 	}
-	a.must(err)
+	a.Must(err)
 }
 
 // TestDump hands over, has the driver save what is left, dumps and kills the program, and gives the restored one its memory back, on another GPU.
 func TestDump(t *testing.T) {
 	r := newRig(t, 256, 256)
 	k := newHelper(t, r)
-	other := filepath.Join(r.dir, r.devices[1])
+	other := filepath.Join(r.Dir, r.Devices[1])
 	if err := os.Rename(other, other+"-hidden"); err != nil {
 		t.Fatal(err)
 	}
-	r.env = localMemory
+	r.Env = append(r.Env, localMemory...)
 	a := r.run("--blocks", "1,5,9", "--storm", "3")
 	if err := os.Rename(other+"-hidden", other); err != nil {
 		t.Fatal(err)
 	}
-	a.does("limit 0 4096")
+	a.Does("limit 0 4096")
 	pieces, files := a.take()
 	kept := r.elsewhere(1, files)
 	closeFiles(files)
 	a.save(k)
 	images := t.TempDir()
-	criu(t, images, "dump", "--tree", strconv.Itoa(a.pid))
-	<-a.ended
+	criu(t, images, "dump", "--tree", strconv.Itoa(a.PID))
+	<-a.Ended
 	criu(t, images, "restore", "--restore-detached")
-	t.Cleanup(func() { _ = syscall.Kill(a.pid, syscall.SIGKILL) })
-	a.load(k, driver.Pair{Old: r.devices[0], New: r.devices[1]})
-	a.waits()
+	t.Cleanup(func() { _ = syscall.Kill(a.PID, syscall.SIGKILL) })
+	a.load(k, driver.Pair{Old: r.Devices[0], New: r.Devices[1]})
+	a.Waits()
 	p, _ := a.dial()
-	if table, err := p.Table(); err != nil || len(table) != len(pieces) || table[0].Address != pieces[0].Address || table[0].Device != r.devices[1] {
+	if table, err := p.Table(); err != nil || len(table) != len(pieces) || table[0].Address != pieces[0].Address || table[0].Device != r.Devices[1] {
 		t.Fatalf("%+v, %v", table, err)
 	}
-	a.must(p.HangUp())
+	a.Must(p.HangUp())
 	a.back(pieces, kept)
 	a.works()
 	a.limits(4096)
-	before := a.does("check").State.Processes[0].Rounds
-	eventually(t, "its threads go on", func() bool { return a.does("check").State.Processes[0].Rounds > before })
+	before := a.Does("check").State.Processes[0].Rounds
+	gputest.Eventually(t, "its threads go on", func() bool { return a.Does("check").State.Processes[0].Rounds > before })
 	pieces, files = a.take()
 	a.back(pieces, files)
 	a.works()

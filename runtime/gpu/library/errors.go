@@ -10,7 +10,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// noLibraryError says that the library's file is not there, with the paths where it was looked for.
+// noLibraryError returns the error that the library's file is not there, with the paths where it was looked for.
 func noLibraryError(err error, paths ...string) error {
 	return failure.New(errdefs.ErrFailedPrecondition,
 		fmt.Sprintf("install %s into lib/cryo beside the directory of containerd-shim-cryo-v1 (make install does), or set %s to its path", File, Variable),
@@ -32,12 +32,12 @@ func (e *BusyError) Error() string {
 	return fmt.Sprintf("stop process %d before its GPUs: work still ran after %s", e.PID, e.Timeout)
 }
 
-// Hint says how to give it more time.
+// Hint returns how to give it more time.
 func (e *BusyError) Hint() string {
 	return "wait longer with --gpu-timeout or timeout of [gpu] in the configuration file"
 }
 
-// Unwrap gives the kind.
+// Unwrap returns the kind.
 func (e *BusyError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // GoneError says that the process, or its library, is not there any more or does not answer. Its kind is Aborted.
@@ -45,7 +45,7 @@ type GoneError struct {
 	PID  int
 	Step string
 	Err  error
-	// Silent tells that there is a library, which has not answered: it may have memory of somebody else.
+	// Silent tells that there is a library, which has not answered: it may have memory of another process.
 	Silent bool
 }
 
@@ -53,12 +53,12 @@ func (e *GoneError) Error() string {
 	return fmt.Sprintf("%s: process %d: its library is gone: %v", e.Step, e.PID, e.Err)
 }
 
-// Hint says what may have ended it.
+// Hint returns what may have ended it.
 func (e *GoneError) Hint() string {
 	return "see whether the process has ended or has started another program, and the kernel's log"
 }
 
-// Unwrap gives the cause and the kind.
+// Unwrap returns the cause and the kind.
 func (e *GoneError) Unwrap() []error { return []error{e.Err, errdefs.ErrAborted} }
 
 // UnableError says why a process's memory cannot be handed over; it runs on. Its kind is NotImplemented.
@@ -71,15 +71,15 @@ func (e *UnableError) Error() string {
 	return fmt.Sprintf("hand over GPU memory of process %d: %s", e.PID, e.Reason)
 }
 
-// Hint says what is done instead.
+// Hint returns what is done instead.
 func (e *UnableError) Hint() string {
 	return "the driver saves this process's GPU memory instead, which takes longer"
 }
 
-// Unwrap gives the kind.
+// Unwrap returns the kind.
 func (e *UnableError) Unwrap() error { return errdefs.ErrNotImplemented }
 
-// protocolError says that what came from the process is not what its library says: nothing of it is used.
+// protocolError returns the error that what came from the process is not what its library says: nothing of it is used.
 func protocolError(pid int, problem error) error {
 	return failure.New(errdefs.ErrDataLoss, "see whether the container was created by another version of cryo, and whether its programs can be trusted",
 		"talk to the library in process %d: %w", pid, problem)

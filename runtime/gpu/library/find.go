@@ -15,7 +15,7 @@ import (
 // threadName is the comm of the library's thread while it sleeps; awake, a blank and a descriptor's number follow.
 const threadName = "cryo-gpu"
 
-// find gives the id of the library's thread in a process, and whether there is one. proc is /proc. A process that is gone has none.
+// find returns the id of the library's thread in a process, and whether there is one. proc is /proc. A process that is gone has none.
 func find(proc string, pid int) (tid int, ok bool, err error) {
 	tasks, err := os.ReadDir(filepath.Join(proc, strconv.Itoa(pid), "task"))
 	if err != nil && !isGone(err) {
@@ -40,7 +40,7 @@ func find(proc string, pid int) (tid int, ok bool, err error) {
 	return 0, false, nil
 }
 
-// comm gives a thread's name.
+// comm returns a thread's name.
 func comm(proc string, pid, tid int) (string, error) {
 	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "task", strconv.Itoa(tid), "comm"))
 	if err != nil {

@@ -27,7 +27,7 @@ func compile(t *testing.T, dir, name, source string, flags ...string) string {
 func (r *rig) output(path string, args ...string) string {
 	r.t.Helper()
 	c := exec.Command(path, args...)
-	c.Env = []string{"FAKECUDA_DIR=" + r.dir, "LD_PRELOAD=" + libraryPath, "LD_LIBRARY_PATH=" + fakeDir}
+	c.Env = []string{"FAKECUDA_DIR=" + r.Dir, "LD_PRELOAD=" + libraryPath, "LD_LIBRARY_PATH=" + fakeDir}
 	out, err := c.CombinedOutput()
 	if err != nil {
 		r.t.Fatalf("%v: %s", err, out)
@@ -90,8 +90,8 @@ int main(void)
 	a = dlsym(library, "cuInit");
 	b = dlsym(library, "cuInit");
 	// The driver, once it is there, has one of these and not the other.
-	printf("%d %d %d %d %d %d\n", !before, a && a == b, !dlsym(library, "cuStreamQuery"), !!dlsym(RTLD_DEFAULT, "cuCtxSynchronize"),
-		!dlsym(RTLD_DEFAULT, "cuStreamQuery"), !!malloc(1));
+	printf("%d %d %d %d %d %d\n", !before, a && a == b, !dlsym(library, "cuEventQuery"), !!dlsym(RTLD_DEFAULT, "cuCtxSynchronize"),
+		!dlsym(RTLD_DEFAULT, "cuEventQuery"), !!malloc(1));
 	return 0;
 }
 `)
@@ -131,7 +131,7 @@ int main(int argc, char **argv)
 			args = append(args, "deep")
 		}
 		c := exec.Command(path, args...)
-		c.Env = []string{"FAKECUDA_DIR=" + r.dir, "LD_PRELOAD=" + libraryPath, "LD_LIBRARY_PATH=" + fakeDir}
+		c.Env = []string{"FAKECUDA_DIR=" + r.Dir, "LD_PRELOAD=" + libraryPath, "LD_LIBRARY_PATH=" + fakeDir}
 		out, err := c.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -158,7 +158,7 @@ int main(int argc, char **argv)
 // TestFenced hands over where the kernel has no membarrier.
 func TestFenced(t *testing.T) {
 	r := newRig(t, 256)
-	r.wrapper = compile(t, t.TempDir(), "wrapper", `
+	r.Wrapper = compile(t, t.TempDir(), "wrapper", `
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -233,7 +233,7 @@ int main(void)
 `, "-L", fakeDir, "-l:libcuda.so.1")
 	for preload, unable := range map[string]bool{libraryPath + ":" + wrapper: true, wrapper + ":" + libraryPath: true} {
 		c := exec.Command(path)
-		c.Env = []string{"FAKECUDA_DIR=" + r.dir, "LD_PRELOAD=" + preload, "LD_LIBRARY_PATH=" + fakeDir}
+		c.Env = []string{"FAKECUDA_DIR=" + r.Dir, "LD_PRELOAD=" + preload, "LD_LIBRARY_PATH=" + fakeDir}
 		out, err := c.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -262,7 +262,7 @@ int main(void)
 // TestOpenFiles has a program that may not have as many descriptors as it may have to keep.
 func TestOpenFiles(t *testing.T) {
 	r := newRig(t, 64)
-	r.wrapper = compile(t, t.TempDir(), "limited", `
+	r.Wrapper = compile(t, t.TempDir(), "limited", `
 #include <sys/resource.h>
 #include <unistd.h>
 int main(int argc, char **argv)
@@ -283,6 +283,6 @@ int main(int argc, char **argv)
 	if err := p.Close(t.Context(), patient); !strings.Contains(h.Unable, "open files") || !errors.As(err, &unable) || unable.Reason != h.Unable {
 		t.Fatalf("%+v, %v", h, err)
 	}
-	a.must(p.HangUp())
+	a.Must(p.HangUp())
 	a.whole()
 }

@@ -120,7 +120,7 @@ func TestHostile(t *testing.T) {
 		{"state", hi, []saying{say(0, 0, greeting(3, 0, 0, ""))}, "state 3"},
 		{"pieces", hi, []saying{say(0, 0, greeting(0, maxPieces+1, 0, ""))}, "pieces"},
 		{"foreign", hi, []saying{say(0, 0, greeting(0, 1, 2, ""))}, "foreign"},
-		{"unasked descriptor", hi, []saying{say(0, 0, greeting(0, 0, 0, ""), pipe[0])}, "nobody asked"},
+		{"unasked descriptor", hi, []saying{say(0, 0, greeting(0, 0, 0, ""), pipe[0])}, "not asked for"},
 		{"count", list, []saying{say(1000, last, entries(entry{}))}, "shorter"},
 		{"no progress", list, []saying{say(0, 0, nil)}, "nothing"},
 		{"size", list, []saying{say(1, last, entries(entry{Address: at, Size: 4096}))}, "bytes at"},

@@ -37,7 +37,7 @@ func (l Lib) Inject(spec *specs.Spec, rootfs string) (why string) {
 	return ""
 }
 
-// devWhy says why nothing can be mounted below /dev without leaving a trace.
+// devWhy returns why nothing can be mounted below /dev without leaving a trace.
 func devWhy(mounts []specs.Mount) string {
 	why := "the container has no /dev of its own"
 	for _, m := range mounts {

@@ -20,7 +20,7 @@ const lowered = 256
 // limits fails the test unless contexts have the limits that they should, and the memory for them.
 func (a *app) limits(want ...int) {
 	a.t.Helper()
-	if got := a.does("check").State.Processes[0].Limits; !slices.Equal(got, want) {
+	if got := a.Does("check").State.Processes[0].Limits; !slices.Equal(got, want) {
 		a.t.Fatalf("limits of %v bytes, want %v", got, want)
 	}
 }
@@ -29,7 +29,7 @@ func (a *app) limits(want ...int) {
 func (a *app) saved(stacks int) {
 	a.t.Helper()
 	const counter = 4096
-	if got := a.does("check").State.Processes[0].Saved; got != stacks*localThreads+counter {
+	if got := a.Does("check").State.Processes[0].Saved; got != stacks*localThreads+counter {
 		a.t.Fatalf("the driver saved %d bytes, want %d", got, stacks*localThreads+counter)
 	}
 }
@@ -38,12 +38,12 @@ func (a *app) saved(stacks int) {
 // what they had, be it the driver's or the program's choice.
 func TestLimits(t *testing.T) {
 	r := newRig(t, 256, 256, 256)
-	r.env = localMemory
+	r.Env = append(r.Env, localMemory...)
 	k := newHelper(t, r)
 	a := r.run("--blocks", "5,9")
 	a.limits(1024, 1024, 1024)
-	a.does("limit 1 8192")
-	a.does("limit 2 128")
+	a.Does("limit 1 8192")
+	a.Does("limit 2 128")
 	for range 3 {
 		pieces, files := a.take()
 		a.save(k)
@@ -53,19 +53,19 @@ func TestLimits(t *testing.T) {
 		a.saved(2*lowered + 128)
 		a.works()
 	}
-	a.does("limit 0 2048")
+	a.Does("limit 0 2048")
 	pieces, files := a.take()
 	a.back(pieces, files)
 	a.limits(2048, 8192, 128)
 	// Whom nothing is taken from keeps what it has.
 	p, _ := a.dial()
-	a.must(p.Close(t.Context(), patient))
+	a.Must(p.Close(t.Context(), patient))
 	a.given(p)
 	a.save(k)
 	a.load(k)
-	a.must(p.HangUp())
+	a.Must(p.HangUp())
 	a.limits(2048, 8192, 128)
-	if got := a.does("check").State.Processes[0].Saved; got < (2048+8192+128)*localThreads {
+	if got := a.Does("check").State.Processes[0].Saved; got < (2048+8192+128)*localThreads {
 		t.Errorf("the driver saved %d bytes", got)
 	}
 }
@@ -73,10 +73,10 @@ func TestLimits(t *testing.T) {
 // TestLimitRefused has the driver refuse to tell or to set one of two limits: that context keeps its own, the other does not.
 func TestLimitRefused(t *testing.T) {
 	r := newRig(t, 256, 256)
-	r.env = localMemory
+	r.Env = append(r.Env, localMemory...)
 	k := newHelper(t, r)
 	a := r.run("--blocks", "5")
-	a.does("limit 0 2048")
+	a.Does("limit 0 2048")
 	for _, test := range []struct {
 		orders []string
 		left   int // bytes
@@ -88,12 +88,12 @@ func TestLimitRefused(t *testing.T) {
 		// It says no, and does not say that nothing has changed.
 		{[]string{"cuCtxSetLimit * error 999", "cuCtxGetLimit * pass", "cuCtxGetLimit * error 999"}, 2048 + lowered},
 	} {
-		r.order(test.orders...)
+		r.Order(test.orders...)
 		pieces, files := a.take()
 		a.save(k)
 		a.load(k)
 		a.back(pieces, files)
-		r.order()
+		r.Order()
 		a.limits(2048, 1024)
 		a.saved(test.left)
 	}
@@ -103,9 +103,9 @@ func TestLimitRefused(t *testing.T) {
 // before it has all.
 func TestLimitNotSetBack(t *testing.T) {
 	r := newRig(t, 256, 256)
-	r.env = localMemory
+	r.Env = append(r.Env, localMemory...)
 	a := r.run("--blocks", "5,9")
-	a.does("limit 1 8192")
+	a.Does("limit 1 8192")
 	for _, test := range []struct {
 		orders []string
 		code   int
@@ -117,15 +117,15 @@ func TestLimitNotSetBack(t *testing.T) {
 		{[]string{"cuMemImportFromShareableHandle * error 999"}, 999}, // after that
 	} {
 		pieces, files := a.take()
-		r.order(test.orders...)
+		r.Order(test.orders...)
 		p, _ := a.dial()
 		var call *driver.CallError
 		if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != test.code {
 			t.Fatalf("%q: %v", test.orders, err)
 		}
-		a.must(p.HangUp())
-		a.waits()
-		r.order()
+		a.Must(p.HangUp())
+		a.Waits()
+		r.Order()
 		a.back(pieces, files)
 		a.limits(1024, 8192)
 		a.works()
@@ -135,9 +135,9 @@ func TestLimitNotSetBack(t *testing.T) {
 // TestLimitNoRoom has somebody else take the room that a context's local memory had: memory is not attached before there is some.
 func TestLimitNoRoom(t *testing.T) {
 	r := newRig(t, 64)
-	r.env = localMemory
+	r.Env = append(r.Env, localMemory...)
 	a := r.run("--blocks", "9")
-	a.does("limit 0 8192") // 32 MiB
+	a.Does("limit 0 8192") // 32 MiB
 	pieces, files := a.take()
 	other := r.run("--blocks", "30")
 	p, _ := a.dial()
@@ -145,8 +145,8 @@ func TestLimitNoRoom(t *testing.T) {
 	if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != 2 {
 		t.Fatal(err)
 	}
-	a.must(p.HangUp())
-	other.kill()
+	a.Must(p.HangUp())
+	other.Kill()
 	a.back(pieces, files)
 	a.limits(8192)
 	a.works()
@@ -155,22 +155,22 @@ func TestLimitNoRoom(t *testing.T) {
 // TestLimitLate has the driver not come back in time when the limit is lowered, and when it is set back. The next attempt begins when it has.
 func TestLimitLate(t *testing.T) {
 	r := newRig(t, 256)
-	r.env = localMemory
+	r.Env = append(r.Env, localMemory...)
 	a := r.run("--blocks", "5")
-	r.order("cuCtxGetLimit * delay 6000")
+	r.Order("cuCtxGetLimit * delay 5500")
 	pieces, files := a.take()
 	a.back(pieces, files)
-	time.Sleep(1500 * time.Millisecond) // what was not waited for would come now
+	time.Sleep(time.Second) // what was not waited for would come now
 	a.limits(1024)
 	pieces, files = a.take()
-	r.order("cuCtxSetLimit * delay 6000")
+	r.Order("cuCtxSetLimit * delay 6000")
 	p, _ := a.dial()
 	var call *driver.CallError
 	begin := time.Now()
 	if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != notReady || time.Since(begin) > 6*time.Second {
 		t.Fatal(err, time.Since(begin))
 	}
-	a.must(p.HangUp())
+	a.Must(p.HangUp())
 	a.back(pieces, files)
 	a.limits(1024)
 	a.works()

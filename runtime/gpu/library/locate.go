@@ -23,16 +23,18 @@ type Lib struct {
 	Digest digest.Digest // of its bytes; a restored process has the library it was saved with
 }
 
-// Locate finds the library: where $CRYO_GPU_LIBRARY says, or beside this program as it is installed or built.
-func Locate() (Lib, error) {
+// Locate finds the library: where $CRYO_GPU_LIBRARY says, or beside cryo's programs as they are installed or built. programs is their directory; empty: this program's.
+func Locate(programs string) (Lib, error) {
 	paths := []string{os.Getenv(Variable)}
 	if paths[0] == "" {
-		self, err := os.Executable()
-		if err != nil {
-			return Lib{}, noLibraryError(err)
+		if programs == "" {
+			self, err := os.Executable()
+			if err != nil {
+				return Lib{}, noLibraryError(err)
+			}
+			programs = filepath.Dir(self)
 		}
-		dir := filepath.Dir(self)
-		paths = []string{filepath.Join(dir, "..", "lib", "cryo", File), filepath.Join(dir, File)}
+		paths = []string{filepath.Join(programs, "..", "lib", "cryo", File), filepath.Join(programs, File)}
 	}
 	for _, path := range paths {
 		sum, err := sum(path)

@@ -20,12 +20,12 @@ func (a *app) fill(made, from []*os.File) {
 	}
 	for i, f := range from {
 		st, err := f.Stat()
-		a.must(err)
+		a.Must(err)
 		b := make([]byte, st.Size())
 		_, err = f.ReadAt(b, 0)
-		a.must(err)
+		a.Must(err)
 		_, err = made[i].WriteAt(b, 0)
-		a.must(err)
+		a.Must(err)
 	}
 }
 
@@ -50,16 +50,16 @@ func (a *app) remade(pieces []spec.GPUPiece, from []*os.File) {
 		a.t.Fatalf("state %s", h.State)
 	}
 	made, err := a.made(p, pieces)
-	a.must(err)
-	a.waits()
+	a.Must(err)
+	a.Waits()
 	a.fill(made, from)
 	closeFiles(made)
-	a.must(p.Filled())
+	a.Must(p.Filled())
 	if h, err := p.Hello(); err != nil || h.State != Closed || h.Foreign != 0 {
 		a.t.Fatalf("%+v, %v", h, err)
 	}
-	a.must(p.Open())
-	a.must(p.HangUp())
+	a.Must(p.Open())
+	a.Must(p.HangUp())
 }
 
 // TestMake has a program make the memory that it is to have, more than once.
@@ -85,15 +85,15 @@ func TestMakeUnfilled(t *testing.T) {
 	for range 3 {
 		p, _ := a.dial()
 		made, err := a.made(p, pieces)
-		a.must(err)
+		a.Must(err)
 		closeFiles(made)
 		for what, do := range map[string]func() error{"open": p.Open, "release": p.Release} {
 			if err := do(); !errors.As(err, new(*driver.CallError)) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		a.must(p.HangUp())
-		a.waits()
+		a.Must(p.HangUp())
+		a.Waits()
 	}
 	a.remade(pieces, files)
 	closeFiles(files)
@@ -105,7 +105,7 @@ func TestMakeRefused(t *testing.T) {
 	r := newRig(t, 256)
 	a := r.run("--blocks", "5,9")
 	p, _ := a.dial()
-	a.must(p.Close(t.Context(), patient))
+	a.Must(p.Close(t.Context(), patient))
 	pieces, files := a.given(p)
 	var call *driver.CallError
 	if _, err := a.made(p, pieces); !errors.As(err, &call) {
@@ -114,13 +114,13 @@ func TestMakeRefused(t *testing.T) {
 	if err := p.Filled(); !errors.As(err, &call) {
 		t.Errorf("nothing was made: %v", err)
 	}
-	a.must(p.Release())
+	a.Must(p.Release())
 	for _, fail := range []string{"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemExportToShareableHandle"} {
-		r.order(append(slices.Repeat([]string{fail + " * pass"}, 2), fail+" * error 999")...)
+		r.Order(append(slices.Repeat([]string{fail + " * pass"}, 2), fail+" * error 999")...)
 		if _, err := a.made(p, pieces); !errors.As(err, &call) || call.Code != 999 {
 			t.Errorf("%s: %v", fail, err)
 		}
-		r.order()
+		r.Order()
 		if err := p.Filled(); !errors.As(err, &call) {
 			t.Errorf("%s: it was filled: %v", fail, err)
 		}
@@ -129,7 +129,7 @@ func TestMakeRefused(t *testing.T) {
 		t.Errorf("without the first: %v", err)
 	}
 	first, err := p.Make(t.Context(), pieces, 0)
-	a.must(err)
+	a.Must(err)
 	closeFiles([]*os.File{first})
 	if err := p.Filled(); !errors.As(err, &call) {
 		t.Errorf("only one is made: %v", err)
@@ -145,8 +145,8 @@ func TestMakeRefused(t *testing.T) {
 	if _, err := a.made(p, other); !errdefs.IsDataLoss(err) {
 		t.Errorf("others: %v", err)
 	}
-	a.must(p.HangUp())
-	a.waits()
+	a.Must(p.HangUp())
+	a.Waits()
 	a.remade(pieces, files)
 	a.works()
 }

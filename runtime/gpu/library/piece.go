@@ -33,7 +33,7 @@ func (s State) String() string {
 type Hello struct {
 	State   State
 	Pieces  int    // that it has
-	Foreign int    // of these, still memory of somebody else: attached, and not yet made its own
+	Foreign int    // of these, still memory of another process: attached, and not yet made its own
 	Version string // of the library
 	Unable  string // why nothing can be handed over; empty: it can
 	// Mistaken: its driver takes memory that comes by descriptors for another GPU's, so Attach would fail, and Make is the way.

@@ -205,13 +205,13 @@ func (p *Process) Make(ctx context.Context, pieces []spec.GPUPiece, n int) (*os.
 	return files[0], nil
 }
 
-// Filled says that all that Make gave has its contents.
+// Filled tells the process that all that Make gave has its contents.
 func (p *Process) Filled() error {
 	_, _, err := p.ask("fill", header{Kind: filled}, nil)
 	return err
 }
 
-// Own makes memory that was attached, and still is somebody else's, the process's own, piece by piece from device to device. The gate
+// Own makes memory that was attached, and still is another process's, the process's own, piece by piece from device to device. The gate
 // is closed. It gives how many pieces there was no room for; they can be handed over again all the same.
 func (p *Process) Own(ctx context.Context) (int, error) {
 	const step = "make its own"
@@ -258,7 +258,7 @@ func (p *Process) ask(step string, h header, payload []byte) (header, []byte, er
 	return p.plain(step, h, payload, files, err)
 }
 
-// next gives a further answer that has no descriptors.
+// next returns a further answer that has no descriptors.
 func (p *Process) next(step string) (header, []byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
@@ -269,7 +269,7 @@ func (p *Process) next(step string) (header, []byte, error) {
 func (p *Process) plain(step string, h header, payload []byte, files []*os.File, err error) (header, []byte, error) {
 	if err == nil && len(files) > 0 {
 		closeFiles(files)
-		err = p.wrong(errors.New("descriptors came that nobody asked for"))
+		err = p.wrong(errors.New("descriptors came that were not asked for"))
 	}
 	if err == nil {
 		err = p.result(step, h)

@@ -33,7 +33,7 @@ func (p *Process) request(ctx context.Context, step string, h header, payload []
 	return p.receive(ctx, step, h.Kind)
 }
 
-// receive gives the next answer to the last request. The files are the caller's.
+// receive returns the next answer to the last request. The files are the caller's.
 func (p *Process) receive(ctx context.Context, step string, k kind) (header, []byte, []*os.File, error) {
 	message, oob := make([]byte, headerSize+maxPayload), make([]byte, unix.CmsgSpace(4*batch))
 	var n, oobn, flags int

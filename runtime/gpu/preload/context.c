@@ -3,6 +3,7 @@
 #include "able.h"
 #include "capture.h"
 #include "hooks.h"
+#include "ipc.h"
 #include "range.h"
 #include "thread.h"
 
@@ -82,6 +83,7 @@ static void free_of(CUcontext context)
 	capture_context_ended(context);
 	while (table_take_of(context, &r))
 		range_free(&r);
+	borrow_context_ended(context);
 }
 
 CUresult hook_cuCtxDestroy_v2(CUcontext context)
@@ -241,6 +243,21 @@ CUresult hook_cuInit(unsigned flags)
 		thread_start();
 	}
 	return r;
+}
+
+CUcontext context_on(CUdevice device)
+{
+	CUcontext found = primary(device);
+	CUdevice on;
+
+	for (size_t i = 0; !found && i < count; i++) {
+		if (driver.cuCtxPushCurrent_v2(made[i]) != CUDA_SUCCESS)
+			continue;
+		if (driver.cuCtxGetDevice(&on) == CUDA_SUCCESS && on == device)
+			found = made[i];
+		driver.cuCtxPopCurrent_v2(&(CUcontext){NULL});
+	}
+	return found;
 }
 
 void contexts_forked(void)

@@ -5,10 +5,12 @@
 #include "cuda.h"
 
 // contexts_each calls a function for every context, which is current then, until one fails. The calling thread has none current afterwards. It is
-// for a closed gate, behind which nobody makes contexts or destroys any.
+// for a closed gate, behind which no thread makes contexts or destroys any.
 CUresult contexts_each(CUresult (*f)(CUcontext context));
 // contexts_synchronize waits until no work is left in any context, as contexts_each.
 CUresult contexts_synchronize(void);
+// context_on returns a context on a device; NULL: there is none. It is for a closed gate, too.
+CUcontext context_on(CUdevice device);
 // contexts_forked is for the child of a fork.
 void contexts_forked(void);
 

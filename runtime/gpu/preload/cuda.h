@@ -33,7 +33,7 @@ enum {
 enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
 enum { CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 1 << 1 };
-enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
+enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READ = 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
 enum { CU_LIMIT_STACK_SIZE = 0 };
 enum { CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110 };
 
@@ -48,9 +48,15 @@ typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
 
 enum {
 	CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+	CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
+	CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,
+	CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
 	CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
 	CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
 	CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
+	CU_POINTER_ATTRIBUTE_MAPPING_SIZE = 18,
+	CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19,
+	CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20,
 };
 
 // DRIVER lists the functions of the driver that the library calls, with their arguments.
@@ -105,12 +111,19 @@ enum {
 	X(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer)) \
 	X(cuPointerGetAttribute, (void *data, int attribute, CUdeviceptr pointer)) \
 	X(cuPointerGetAttributes, (unsigned count, int *attributes, void **data, CUdeviceptr pointer)) \
+	X(cuPointerSetAttribute, (const void *value, int attribute, CUdeviceptr pointer)) \
 	X(cuIpcGetMemHandle, (CUipcMemHandle *handle, CUdeviceptr pointer)) \
 	X(cuIpcOpenMemHandle, (CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)) \
 	X(cuIpcOpenMemHandle_v2, (CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)) \
+	X(cuIpcCloseMemHandle, (CUdeviceptr pointer)) \
+	X(cuMemHostGetFlags, (unsigned *flags, void *memory)) \
+	X(cuMemHostGetDevicePointer_v2, (CUdeviceptr *pointer, void *memory, unsigned flags)) \
 	X(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr pointer, size_t bytes, int type, unsigned long long flags)) \
 	X(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *handle, void *address)) \
 	X(cuMulticastAddDevice, (CUmemGenericAllocationHandle object, CUdevice device)) \
+	X(cuMulticastBindMem, (CUmemGenericAllocationHandle object, size_t at, CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, unsigned long long flags)) \
+	X(cuMulticastBindMem_v2, (CUmemGenericAllocationHandle object, CUdevice device, size_t at, CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, \
+		unsigned long long flags)) \
 	X(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes)) \
 	X(cuMemCreate, (CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)) \
 	X(cuMemRelease, (CUmemGenericAllocationHandle handle)) \

@@ -5,9 +5,11 @@
 #include "context.h"
 #include "deadline.h"
 #include "gate.h"
+#include "ipc.h"
 #include "limits.h"
 #include "table.h"
 #include "thread.h"
+#include "virtual.h"
 
 #include <pthread.h>
 
@@ -17,10 +19,12 @@ static void prepare(void)
 {
 	thread_hold();
 	table_lock();
+	virtual_lock();
 }
 
 static void parent(void)
 {
+	virtual_unlock();
 	table_unlock();
 	thread_let_go();
 }
@@ -32,6 +36,9 @@ static void child(void)
 		unable_in_child();
 	thread_forked();
 	table_forked();
+	virtual_forked();
+	lend_forked();
+	borrow_forked();
 	contexts_forked();
 	capture_forked();
 	deadline_forked();

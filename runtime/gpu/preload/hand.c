@@ -10,6 +10,7 @@
 #include "own.h"
 #include "range.h"
 #include "thread.h"
+#include "virtual.h"
 
 #include <string.h>
 #include <sys/resource.h>
@@ -22,8 +23,68 @@ static struct cursor attaching; // the last piece that was attached, or made
 static int filling;             // GIVEN, with memory that the host fills
 static int mistaken;            // the driver does not find memory by descriptors
 static int full;                // there is no room for own memory on a device; while attaching
+static struct range **listed;   // what is handed over, in ascending order of addresses; since the gate was closed
+static size_t listed_count;
 
 int hand_state(void) { return state; }
+
+static size_t listed_pieces(void)
+{
+	size_t n = 0;
+
+	for (size_t i = 0; i < listed_count; i++)
+		n += listed[i]->count;
+	return n;
+}
+
+size_t hand_pieces(void) { return state == WHOLE ? table_pieces() + virtual_pieces() : listed_pieces(); }
+
+size_t hand_foreign(void) { return table_foreign() + virtual_foreign(); }
+
+// sort is Shell's, 1959. The C library's may use malloc, which the program may have replaced.
+static void sort(struct range **all, size_t count)
+{
+	for (size_t gap = count / 2; gap; gap /= 2)
+		for (size_t i = gap; i < count; i++) {
+			struct range *r = all[i];
+			size_t at = i;
+
+			for (; at >= gap && all[at - gap]->address > r->address; at -= gap)
+				all[at] = all[at - gap];
+			all[at] = r;
+		}
+}
+
+static size_t files(void)
+{
+	struct rlimit limit;
+
+	return getrlimit(RLIMIT_NOFILE, &limit) ? SIZE_MAX : limit.rlim_max;
+}
+
+// list lists what is handed over. Where there may not be a descriptor of each piece of memory with handles, that is left to the driver.
+static CUresult list(void)
+{
+	size_t pieces = table_pieces() + FILES, ranges = virtual_choose(files() > pieces ? files() - pieces : 0), n = 0;
+	struct memory *m;
+
+	if (listed)
+		room_free(listed, (listed_count + 1) * sizeof(*listed));
+	listed_count = 0;
+	for (size_t i = 0; table_at(i); i++)
+		ranges++;
+	listed = room((ranges + 1) * sizeof(*listed));
+	if (!listed)
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	for (; table_at(n); n++)
+		listed[n] = table_at(n);
+	for (size_t i = 0; (m = virtual_at(i)); i++)
+		if (m->chosen)
+			listed[n++] = &m->range;
+	sort(listed, n);
+	listed_count = n;
+	return CUDA_SUCCESS;
+}
 
 int cursor_next(struct cursor *c)
 {
@@ -38,9 +99,9 @@ int cursor_next(struct cursor *c)
 		c->place++;
 	}
 	if (!c->range) {
-		c->range = table_at(c->place);
-		if (!c->range)
+		if (c->place >= listed_count)
 			return 0;
+		c->range = listed[c->place];
 		c->address = c->range->address;
 	}
 	c->piece = &c->range->pieces[c->number_in_range];
@@ -49,12 +110,10 @@ int cursor_next(struct cursor *c)
 
 const char *hand_reason(void)
 {
-	struct rlimit limit;
-
 	if (unable_reason())
 		return unable_reason();
 	// Where there is no room on a device when its memory comes back, the descriptors are kept.
-	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_max < table_pieces() + FILES)
+	if (files() < table_pieces() + FILES)
 		return "its hard limit of open files (ulimit -Hn) is below the number of pieces of its GPU memory and 256";
 	return NULL;
 }
@@ -98,6 +157,8 @@ CUresult hand_close(unsigned deadline_ms)
 	r = deadline_run(contexts_synchronize, deadline);
 	if (r == CUDA_SUCCESS)
 		range_free_put_off(1);
+	if (r == CUDA_SUCCESS)
+		r = list();
 	if (r == CUDA_SUCCESS && hand_reason()) // by the last call before
 		r = CUDA_ERROR_NOT_SUPPORTED;
 	if (r != CUDA_SUCCESS) {
@@ -127,13 +188,18 @@ CUresult hand_release(void)
 
 	if (state != CLOSED || !given)
 		return CUDA_ERROR_ILLEGAL_STATE;
+	r = virtual_unmap();
 	while (r == CUDA_SUCCESS && cursor_next(&c))
 		r = driver.cuMemUnmap(c.address, c.piece->bytes);
-	if (r != CUDA_SUCCESS)
+	if (r != CUDA_SUCCESS) {
 		while (cursor_next(&back) && back.number < c.number)
-			lost |= range_map(back.range->device, back.address, back.piece->bytes, back.piece->handle) != CUDA_SUCCESS;
+			lost |= range_put(back.range, back.address, back.piece->bytes, back.piece->handle) != CUDA_SUCCESS;
+		lost |= virtual_map() != CUDA_SUCCESS;
+	}
 	if (r != CUDA_SUCCESS && !lost)
 		return r;
+	if (lost)
+		virtual_unmap();
 	for (back = (struct cursor){0}; cursor_next(&back);) {
 		if (lost)
 			driver.cuMemUnmap(back.address, back.piece->bytes);
@@ -177,7 +243,7 @@ static CUresult come_back(size_t count)
 	if (state != GIVEN)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	detach(); // what a conversation before this one has left
-	if (count != table_pieces())
+	if (count != listed_pieces())
 		return CUDA_ERROR_INVALID_VALUE;
 	return limits_set_back(); // before memory takes the room for it
 }
@@ -196,7 +262,7 @@ CUresult hand_attach_begin(size_t count)
 // place maps memory where a piece belongs. After an error it is released.
 static CUresult place(struct cursor *c, CUmemGenericAllocationHandle handle, int own, int fd)
 {
-	CUresult r = range_map(c->range->device, c->address, c->piece->bytes, handle);
+	CUresult r = range_put(c->range, c->address, c->piece->bytes, handle);
 
 	if (r != CUDA_SUCCESS) {
 		driver.cuMemRelease(handle);
@@ -255,6 +321,22 @@ CUresult hand_attach_settle(void)
 	return r;
 }
 
+// all_there is for when each piece is there.
+static CUresult all_there(void)
+{
+	CUresult r = virtual_map();
+
+	if (r != CUDA_SUCCESS) {
+		detach();
+		return r;
+	}
+	memset(&attaching, 0, sizeof(attaching));
+	filling = 0;
+	state = CLOSED;
+	given = 0;
+	return CUDA_SUCCESS;
+}
+
 CUresult hand_attach_end(void)
 {
 	if (state != GIVEN)
@@ -264,17 +346,14 @@ CUresult hand_attach_end(void)
 		return CUDA_ERROR_INVALID_VALUE;
 	}
 	own_end();
-	memset(&attaching, 0, sizeof(attaching));
-	state = CLOSED;
-	given = 0;
-	return CUDA_SUCCESS;
+	return all_there();
 }
 
 // make makes one piece, with nothing in particular in it.
 static CUresult make(struct cursor *c)
 {
 	CUmemGenericAllocationHandle own;
-	CUresult r = range_create(c->range->device, c->piece->bytes, &own);
+	CUresult r = range_create(c->range, c->piece->bytes, &own);
 
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -308,11 +387,7 @@ CUresult hand_filled(void)
 
 	if (!filling || cursor_next(&c))
 		return CUDA_ERROR_ILLEGAL_STATE;
-	memset(&attaching, 0, sizeof(attaching));
-	filling = 0;
-	state = CLOSED;
-	given = 0;
-	return CUDA_SUCCESS;
+	return all_there();
 }
 
 CUresult hand_own(void)
@@ -323,8 +398,10 @@ CUresult hand_own(void)
 	if (state != CLOSED)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	given = 0; // descriptors given before are of memory that may be let go of now
-	if (!table_foreign() || !own_reserve())
+	if (!hand_foreign() || !own_reserve())
 		return CUDA_SUCCESS;
+	if (virtual_unmap() != CUDA_SUCCESS)
+		no_room = 0; // for any
 	for (struct cursor c = {0}; r == CUDA_SUCCESS && cursor_next(&c);) {
 		if (c.piece->own || c.piece->bytes >= no_room)
 			continue;
@@ -335,7 +412,7 @@ CUresult hand_own(void)
 		}
 	}
 	own_end();
-	return r;
+	return r == CUDA_SUCCESS ? virtual_map() : r;
 }
 
 CUresult hand_open(void)

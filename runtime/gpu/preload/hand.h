@@ -8,7 +8,11 @@
 enum { WHOLE = 0, CLOSED = 1, GIVEN = 2 };
 int hand_state(void);
 
-// cursor goes over all pieces in ascending order of addresses.
+// hand_pieces counts the pieces that there are to hand over, hand_foreign those that are there and not the process's own.
+size_t hand_pieces(void);
+size_t hand_foreign(void);
+
+// cursor goes over all pieces in ascending order of addresses, once the gate is closed.
 struct cursor {
 	size_t place;
 	unsigned number_in_range;
@@ -49,7 +53,7 @@ CUresult hand_attach_end(void);
 // that it has filled all. Until then there is none of it if the conversation ends. After an error there is none either.
 CUresult hand_make(size_t count, uint32_t number, int *fd);
 CUresult hand_filled(void);
-// hand_own makes what is somebody else's the process's own as far as there is room for it.
+// hand_own makes what is another process's the process's own as far as there is room for it.
 CUresult hand_own(void);
 CUresult hand_open(void);
 // hand_end is for the end of a conversation: what is not handed over goes on.

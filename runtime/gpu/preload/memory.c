@@ -3,15 +3,16 @@
 #include "able.h"
 #include "capture.h"
 #include "hooks.h"
+#include "ipc.h"
+#include "memory.h"
 #include "range.h"
 #include "thread.h"
+#include "virtual.h"
 
 // LEAST is the size from which memory is worth handing over. It is also what the smallest piece takes.
 #define LEAST GRANULARITY
 
-// ours is true for memory that the library may make. A program that gives its memory to other processes in the legacy way needs the
-// driver's.
-static int ours(size_t bytes) { return bytes >= LEAST && thread_runs() && !unable_reason(); }
+int memory_ours(size_t bytes) { return bytes >= LEAST && thread_runs() && !unable_reason(); }
 
 // make makes memory in the current context. It is false where the driver is to do it: for every other reason than that the library can, so that
 // errors, also of memory that there is not, are the driver's own.
@@ -21,7 +22,7 @@ static int make(CUdeviceptr *pointer, size_t bytes)
 	struct range r;
 	CUdevice device;
 
-	if (!pointer || !ours(bytes) || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context || driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+	if (!pointer || !memory_ours(bytes) || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context || driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
 		return 0;
 	if (capture_wait_begin()) {
 		range_free_put_off(0);
@@ -125,12 +126,31 @@ CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 	return free_on(pointer, stream, driver.cuMemFreeAsync_ptsz, driver.cuStreamSynchronize_ptsz, driver.cuStreamIsCapturing_ptsz);
 }
 
+// find finds the allocation that a pointer is in, as cuMemAlloc's would end: with the last byte that was asked for.
+static int find(CUdeviceptr pointer, struct range *r)
+{
+	return (table_find(pointer, r) || (borrow_covers(pointer, 1) && borrow_find(pointer, r))) && pointer - r->address < r->asked;
+}
+
+int memory_covers(CUdeviceptr pointer, size_t bytes) { return table_covers(pointer, bytes) || borrow_covers(pointer, bytes); }
+
+// NOWHERE is an address with nothing of CUDA's.
+#define NOWHERE ((CUdeviceptr)1)
+
+// known is a pointer for the driver: what is in nothing that the program has is nowhere, although something is mapped there.
+static CUdeviceptr known(CUdeviceptr pointer)
+{
+	struct range r;
+
+	return memory_covers(pointer, 1) && !find(pointer, &r) ? NOWHERE : pointer;
+}
+
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer)
 {
 	struct range r;
 
-	if (!table_find(pointer, &r) || pointer - r.address >= r.asked)
-		return driver.cuMemGetAddressRange_v2(base, bytes, pointer);
+	if (!find(pointer, &r) && !virtual_find(pointer, &r))
+		return driver.cuMemGetAddressRange_v2(base, bytes, known(pointer));
 	if (base)
 		*base = r.address;
 	if (bytes)
@@ -138,60 +158,83 @@ CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
 	return CUDA_SUCCESS;
 }
 
-// correct makes an attribute what it would be of memory of cuMemAlloc.
+// correct makes an attribute what it would be of memory of cuMemAlloc, or of one piece with the handles that the program has asked for.
 static void correct(void *data, int attribute, const struct range *r)
 {
 	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+	case CU_POINTER_ATTRIBUTE_CONTEXT:
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+		if (r->prop)
+			return;
+	}
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(char *)data &= !r->apart; break; // it is 1, however large
+	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = r->bytes; break;
+	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(CUdeviceptr *)data = r->address; break;
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID: // all of an allocation has the first piece's
+	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: driver.cuPointerGetAttribute(data, attribute, r->address); break;
 	case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = r->context; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = r->address; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = r->asked; break;
-	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)data = 0; break;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(char *)data = r->pieces[0].handle != 0; break; // not of what was opened by a handle
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)data = r->prop ? r->prop->requestedHandleTypes : 0; break;
 	}
 }
 
 CUresult hook_cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
 {
-	CUresult result = driver.cuPointerGetAttribute(data, attribute, pointer);
+	CUresult result = driver.cuPointerGetAttribute(data, attribute, known(pointer));
 	struct range r;
 
-	if (result == CUDA_SUCCESS && table_find(pointer, &r))
+	if (result == CUDA_SUCCESS && (find(pointer, &r) || virtual_find(pointer, &r)))
 		correct(data, attribute, &r);
 	return result;
 }
 
 CUresult hook_cuPointerGetAttributes(unsigned count, int *attributes, void **data, CUdeviceptr pointer)
 {
-	CUresult result = driver.cuPointerGetAttributes(count, attributes, data, pointer);
+	CUresult result = driver.cuPointerGetAttributes(count, attributes, data, known(pointer));
 	struct range r;
 
-	if (result == CUDA_SUCCESS && table_find(pointer, &r))
+	if (result == CUDA_SUCCESS && (find(pointer, &r) || virtual_find(pointer, &r)))
 		for (unsigned i = 0; i < count; i++)
 			correct(data[i], attributes[i], &r);
 	return result;
 }
 
-// A legacy handle is of the driver's memory only. The first one that a program asks for may fail, and memory that it gets afterwards is the driver's.
-CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
+// The one attribute that can be set is CU_POINTER_ATTRIBUTE_SYNC_MEMOPS. Of memory with handles it cannot (801): calls that copy or set it end when that is done,
+// which is what 1 asks for and 0 permits.
+CUresult hook_cuPointerSetAttribute(const void *value, int attribute, CUdeviceptr pointer)
 {
-	unable("it gives its GPU memory to other processes (cudaIpcGetMemHandle)");
-	return driver.cuIpcGetMemHandle(handle, pointer);
+	CUresult result = CUDA_SUCCESS;
+	struct range *r;
+
+	table_lock();
+	r = table_in(pointer);
+	if (r && (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !value))
+		result = CUDA_ERROR_INVALID_VALUE;
+	else if (r)
+		r->apart = !*(const unsigned *)value;
+	table_unlock();
+	return r ? result : driver.cuPointerSetAttribute(value, attribute, known(pointer));
 }
 
-static CUresult open_handle(CUresult r)
+// What is for memory with handles (virtual_calls.c) is no call for memory of cuMemAlloc, which has none that the program knows.
+CUresult hook_cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
 {
-	if (r == CUDA_SUCCESS)
-		unable("it uses GPU memory of other processes (cudaIpcOpenMemHandle)");
-	return r;
+	return memory_covers(pointer, bytes) ? CUDA_ERROR_INVALID_VALUE : driver.cuMemAddressFree(pointer, bytes);
 }
 
-CUresult hook_cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
+// Memory of cuMemAlloc is not the host's; the driver returns success for memory with handles.
+CUresult hook_cuMemHostGetFlags(unsigned *flags, void *memory)
 {
-	return open_handle(driver.cuIpcOpenMemHandle(pointer, handle, flags));
+	return memory_covers((uintptr_t)memory, 1) ? CUDA_ERROR_INVALID_VALUE : driver.cuMemHostGetFlags(flags, memory);
 }
 
-CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
+CUresult hook_cuMemHostGetDevicePointer_v2(CUdeviceptr *pointer, void *memory, unsigned flags)
 {
-	return open_handle(driver.cuIpcOpenMemHandle_v2(pointer, handle, flags));
+	return memory_covers((uintptr_t)memory, 1) ? CUDA_ERROR_INVALID_VALUE : driver.cuMemHostGetDevicePointer_v2(pointer, memory, flags);
 }
 
 CUresult hook_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr pointer, size_t bytes, int type, unsigned long long flags)
@@ -200,16 +243,6 @@ CUresult hook_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr pointer, s
 
 	if (result == CUDA_SUCCESS)
 		unable("it gives its GPU memory to other devices (cuMemGetHandleForAddressRange)");
-	return result;
-}
-
-CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
-{
-	CUresult result = driver.cuMemRetainAllocationHandle(handle, address);
-	struct range r;
-
-	if (result == CUDA_SUCCESS && table_find((CUdeviceptr)(uintptr_t)address, &r))
-		unable("it uses the handles of its GPU memory (cuMemRetainAllocationHandle)");
 	return result;
 }
 

@@ -88,11 +88,11 @@ static CUresult wait_for_all(void)
 // lay_out maps own memory at the address, and the imported aside. After an error neither is mapped.
 static CUresult lay_out(struct unsettled *u, CUmemGenericAllocationHandle own)
 {
-	CUresult r = range_map(u->range->device, u->address, u->piece->bytes, own);
+	CUresult r = range_put(u->range, u->address, u->piece->bytes, own);
 
 	if (r != CUDA_SUCCESS)
 		return r;
-	r = range_map(u->range->device, u->aside, u->piece->bytes, u->imported);
+	r = range_put(u->range, u->aside, u->piece->bytes, u->imported);
 	if (r == CUDA_SUCCESS) {
 		r = copy(u->range, u->address, u->aside, u->piece->bytes);
 		if (r == CUDA_SUCCESS)
@@ -110,7 +110,7 @@ CUresult own_begin(struct range *range, struct piece *p, CUdeviceptr address, CU
 
 	if (!aside || count == UNSETTLED || p->bytes > aside_bytes - aside_used)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (range_create(range->device, p->bytes, &own) != CUDA_SUCCESS)
+	if (range_create(range, p->bytes, &own) != CUDA_SUCCESS)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	unsettled[count] = (struct unsettled){range, p, address, aside + aside_used, handle, fd};
 	if (lay_out(&unsettled[count], own) != CUDA_SUCCESS) {
@@ -133,7 +133,7 @@ static CUresult put_back(struct unsettled *u)
 
 	if (r == CUDA_SUCCESS) {
 		own_drop(p);
-		r = range_map(u->range->device, u->address, p->bytes, u->imported);
+		r = range_put(u->range, u->address, p->bytes, u->imported);
 	}
 	if (r != CUDA_SUCCESS) {
 		driver.cuMemRelease(u->imported);
@@ -175,9 +175,9 @@ CUresult own_in_place(struct range *range, struct piece *p, CUdeviceptr address)
 	CUmemGenericAllocationHandle own;
 	CUresult r;
 
-	if (!aside || range_create(range->device, p->bytes, &own) != CUDA_SUCCESS)
+	if (!aside || range_create(range, p->bytes, &own) != CUDA_SUCCESS)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	r = range_map(range->device, aside, p->bytes, own);
+	r = range_put(range, aside, p->bytes, own);
 	if (r == CUDA_SUCCESS) {
 		r = copy(range, aside, address, p->bytes);
 		if (r == CUDA_SUCCESS)
@@ -190,9 +190,9 @@ CUresult own_in_place(struct range *range, struct piece *p, CUdeviceptr address)
 		driver.cuMemRelease(own);
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
-	r = range_map(range->device, address, p->bytes, own);
+	r = range_put(range, address, p->bytes, own);
 	if (r != CUDA_SUCCESS) {
-		CUresult back = range_map(range->device, address, p->bytes, p->handle);
+		CUresult back = range_put(range, address, p->bytes, p->handle);
 
 		driver.cuMemRelease(own);
 		return back == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;

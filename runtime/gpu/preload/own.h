@@ -1,4 +1,4 @@
-// Making memory that was attached the process's own: attached memory is somebody else's, and cannot be exported a second time. It is copied
+// Making memory that was attached the process's own: attached memory is another process's, and cannot be exported a second time. It is copied
 // from device to device. All of it is for the library's thread, behind the closed gate.
 #ifndef CRYO_GPU_OWN_H
 #define CRYO_GPU_OWN_H

@@ -1,19 +1,17 @@
 #define _GNU_SOURCE
 #include "range.h"
+#include "virtual.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-// MAX_DEVICES is more than any host has; those above get no memory from the library.
-#define MAX_DEVICES 64
-
 static CUuuid first[MAX_DEVICES];        // of each device, when the driver was initialised
 static uint64_t accessors[MAX_DEVICES]; // of each device: those that cuCtxEnablePeerAccess gave access to it, by bits; under the table's lock
 
-// largest is how large a piece of a range may be: 256 MiB, and 1 GiB from 4 GiB on. A call of the driver takes nearly as long for a small piece, so a large range is
+// The largest piece has 256 MiB, and 1 GiB from 4 GiB on. A call of the driver takes nearly as long for a small piece, so a large range is
 // made of few; what makes a piece the process's own takes the room of one more. The variable is for tests.
-static size_t largest(size_t range_bytes)
+size_t range_piece(size_t range_bytes)
 {
 	static size_t unit;
 	const char *text = getenv("CRYO_GPU_PIECE_BYTES");
@@ -26,58 +24,68 @@ static size_t largest(size_t range_bytes)
 	return range_bytes / 16 >= unit ? 4 * unit : unit;
 }
 
-CUresult range_create(CUdevice device, size_t bytes, CUmemGenericAllocationHandle *handle)
+CUresult range_create(const struct range *r, size_t bytes, CUmemGenericAllocationHandle *handle)
 {
 	CUmemAllocationProp prop = {
 		.type = CU_MEM_ALLOCATION_TYPE_PINNED,
 		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-		.location = {CU_MEM_LOCATION_TYPE_DEVICE, device},
+		.location = {CU_MEM_LOCATION_TYPE_DEVICE, r->device},
 	};
 	int rdma = 0;
 
+	if (r->prop) {
+		prop = *r->prop;
+		prop.requestedHandleTypes |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+		return driver.cuMemCreate(handle, bytes, &prop, 0);
+	}
 	// What cuMemAlloc gives can be reached by network cards where the device can be.
-	if (driver.cuDeviceGetAttribute(&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, device) == CUDA_SUCCESS)
+	if (driver.cuDeviceGetAttribute(&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, r->device) == CUDA_SUCCESS)
 		prop.allocFlags.gpuDirectRDMACapable = rdma != 0;
 	return driver.cuMemCreate(handle, bytes, &prop, 0);
 }
 
-static CUresult set_access(CUdevice device, CUdeviceptr address, size_t bytes)
+// map maps memory, for its device and others.
+static CUresult map(CUdevice device, uint64_t others, CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle)
 {
+	CUresult r = driver.cuMemMap(address, bytes, 0, handle, 0);
 	CUmemAccessDesc access[MAX_DEVICES];
 	size_t n = 0;
 
 	for (int d = 0; d < MAX_DEVICES; d++)
-		if (d == device || accessors[device] >> d & 1)
+		if (d == device || others >> d & 1)
 			access[n++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, d}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	return driver.cuMemSetAccess(address, bytes, access, n);
-}
-
-CUresult range_map(CUdevice device, CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle)
-{
-	CUresult r = driver.cuMemMap(address, bytes, 0, handle, 0);
-
 	if (r != CUDA_SUCCESS)
 		return r;
-	r = set_access(device, address, bytes);
+	r = driver.cuMemSetAccess(address, bytes, access, n);
 	if (r != CUDA_SUCCESS)
 		driver.cuMemUnmap(address, bytes);
 	return r;
 }
 
+CUresult range_map(CUdevice device, CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle)
+{
+	return map(device, accessors[device], address, bytes, handle);
+}
+
+CUresult range_put(const struct range *r, CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle)
+{
+	return map(r->device, r->prop ? 0 : accessors[r->device], address, bytes, handle);
+}
+
 // make_pieces makes and maps them. made is how many are to be undone after an error.
 static CUresult make_pieces(struct range *r, unsigned *made)
 {
-	size_t at = 0, most = largest(r->bytes);
+	size_t at = 0, most = range_piece(r->bytes);
 
 	for (*made = 0; *made < r->count; ++*made) {
 		struct piece *p = &r->pieces[*made];
 		CUresult result;
 
 		*p = (struct piece){.bytes = r->bytes - at < most ? r->bytes - at : most, .own = 1, .fd = -1};
-		result = range_create(r->device, p->bytes, &p->handle);
+		result = range_create(r, p->bytes, &p->handle);
 		if (result != CUDA_SUCCESS)
 			return result;
-		result = range_map(r->device, r->address + at, p->bytes, p->handle);
+		result = range_put(r, r->address + at, p->bytes, p->handle);
 		if (result != CUDA_SUCCESS) {
 			driver.cuMemRelease(p->handle);
 			return result;
@@ -127,7 +135,7 @@ CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct ran
 	if (device >= MAX_DEVICES || asked > SIZE_MAX / 2)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	*r = (struct range){.asked = asked, .bytes = (asked + GRANULARITY - 1) & ~(GRANULARITY - 1), .device = device, .context = context};
-	r->count = (r->bytes + largest(r->bytes) - 1) / largest(r->bytes);
+	r->count = (r->bytes + range_piece(r->bytes) - 1) / range_piece(r->bytes);
 	r->pieces = room(r->count * sizeof(*r->pieces));
 	if (!r->pieces)
 		return CUDA_ERROR_OPERATING_SYSTEM;
@@ -211,25 +219,29 @@ static int mistakes(CUdevice device, const struct piece *p)
 	return r == CUDA_ERROR_INVALID_DEVICE;
 }
 
+// mistaken is mistakes of a range, unless its device was looked at.
+static int mistaken(const struct range *r, void *with)
+{
+	uint64_t *looked = with;
+	CUuuid now;
+
+	if (*looked >> r->device & 1 || !r->pieces[0].own)
+		return 0;
+	*looked |= UINT64_C(1) << r->device;
+	// No GPU has taken the place of another where it is the one that it was.
+	return driver.cuDeviceGetUuid(&now, r->device) == CUDA_SUCCESS && memcmp(&now, &first[r->device], sizeof(now)) && mistakes(r->device, &r->pieces[0]);
+}
+
 int range_mistaken(void)
 {
-	CUdevice looked = -1;
+	uint64_t looked = 0;
 	int found = 0;
 
 	table_lock();
-	for (size_t i = 0; !found && table_at(i); i++) {
-		struct range *r = table_at(i);
-		CUuuid now;
-
-		if (r->device == looked || !r->pieces[0].own)
-			continue;
-		looked = r->device;
-		// No GPU has taken the place of another where it is the one that it was.
-		if (driver.cuDeviceGetUuid(&now, r->device) == CUDA_SUCCESS && memcmp(&now, &first[r->device], sizeof(now)))
-			found = mistakes(r->device, &r->pieces[0]);
-	}
+	for (size_t i = 0; !found && table_at(i); i++)
+		found = mistaken(table_at(i), &looked);
 	table_unlock();
-	return found;
+	return found || virtual_each(mistaken, &looked);
 }
 
 CUresult range_access(CUdevice device, CUdevice other, int access)

@@ -59,6 +59,14 @@ static size_t after(CUdeviceptr address)
 	return low;
 }
 
+struct range *table_in(CUdeviceptr pointer)
+{
+	size_t place = after(pointer);
+	struct range *r = place > 0 ? &ranges[place - 1] : NULL;
+
+	return r && pointer - r->address < r->asked && !r->put_off ? r : NULL;
+}
+
 static int grow(void)
 {
 	size_t more = most ? 2 * most : 256;
@@ -102,6 +110,19 @@ int table_find(CUdeviceptr pointer, struct range *r)
 	found = place > 0 && pointer - ranges[place - 1].address < ranges[place - 1].bytes && !ranges[place - 1].put_off;
 	if (found)
 		*r = ranges[place - 1];
+	table_unlock();
+	return found;
+}
+
+int table_covers(CUdeviceptr pointer, size_t bytes)
+{
+	size_t place;
+	int found;
+
+	table_lock();
+	place = after(pointer);
+	found = (place > 0 && pointer - ranges[place - 1].address < ranges[place - 1].bytes) ||
+		(place < count && ranges[place].address - pointer < bytes);
 	table_unlock();
 	return found;
 }

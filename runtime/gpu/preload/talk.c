@@ -51,7 +51,7 @@ static int waiting_to_send(int socket)
 	return n > 0 && !(p.revents & (POLLERR | POLLHUP));
 }
 
-// answer sends one answer to a message. The kernel takes only so many descriptors that nobody has received yet; then it is tried again.
+// answer sends one answer to a message. The kernel takes only so many descriptors that were not received yet; then it is tried again.
 static int answer(int socket, const struct message *m, struct header h, const void *payload, size_t size, const int *files, unsigned count)
 {
 	union { struct cmsghdr header; char bytes[CMSG_SPACE(sizeof(int) * BATCH)]; } control;
@@ -107,8 +107,8 @@ static int hello(int socket, const struct message *m)
 	}
 	reason = hand_reason();
 	text.state = hand_state();
-	text.pieces = table_pieces();
-	text.foreign = table_foreign();
+	text.pieces = hand_pieces();
+	text.foreign = hand_foreign();
 	text.mistaken = hand_mistaken();
 	snprintf(text.version, sizeof(text.version), "%s", VERSION);
 	if (reason)
@@ -270,7 +270,7 @@ static int serve(int socket, struct message *m)
 	case OPEN: return plain(socket, m, hand_open(), 0);
 	case OWN:
 		r = hand_own();
-		return plain(socket, m, r, table_foreign());
+		return plain(socket, m, r, hand_foreign());
 	}
 	return plain(socket, m, CUDA_ERROR_NOT_SUPPORTED, 0);
 }

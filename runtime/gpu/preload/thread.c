@@ -3,32 +3,33 @@
 #include "gate.h"
 #include "elf.h"
 #include "hand.h"
+#include "ipc.h"
 #include "talk.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-// The host knows these. The signal is for this thread alone, which has all blocked.
-#define NAME "cryo-gpu"
-#define WAKE 62
 
 // What the host has, ms: to come for the socket, and to say something more.
 #define COME 5000
 #define SAY 60000
 
 static int runs;
+static pid_t id;
 static int own = -1, shown = -1; // ends of the socket pair; under descriptors
 static pthread_mutex_t descriptors = PTHREAD_MUTEX_INITIALIZER;
 
 void thread_hold(void) { pthread_mutex_lock(&descriptors); }
 void thread_let_go(void) { pthread_mutex_unlock(&descriptors); }
+pid_t thread_id(void) { return id; }
 int thread_runs(void) { return __atomic_load_n(&runs, __ATOMIC_ACQUIRE); }
 
 static void hide(void)
@@ -36,7 +37,7 @@ static void hide(void)
 	if (shown >= 0)
 		close(shown);
 	shown = -1;
-	prctl(PR_SET_NAME, NAME);
+	prctl(PR_SET_NAME, THREAD_NAME);
 }
 
 static int show(void)
@@ -48,7 +49,7 @@ static int show(void)
 		return 0;
 	own = pair[0];
 	shown = pair[1];
-	snprintf(name, sizeof(name), NAME " %d", shown);
+	snprintf(name, sizeof(name), THREAD_NAME " %d", shown);
 	prctl(PR_SET_NAME, name);
 	return 1;
 }
@@ -93,17 +94,24 @@ static void attend(void)
 
 static void *live(void *unused)
 {
+	siginfo_t why;
 	sigset_t wake;
 
 	(void)unused;
-	prctl(PR_SET_NAME, NAME);
+	prctl(PR_SET_NAME, THREAD_NAME);
 	gate_own();
 	sigemptyset(&wake);
-	sigaddset(&wake, WAKE);
+	sigaddset(&wake, THREAD_WAKE);
+	id = syscall(SYS_gettid);
 	__atomic_store_n(&runs, 1, __ATOMIC_RELEASE);
-	for (;;)
-		if (sigwaitinfo(&wake, NULL) == WAKE) // else a debugger, or CRIU, has interrupted it
+	for (;;) {
+		if (sigwaitinfo(&wake, &why) != THREAD_WAKE) // a debugger, or CRIU, has interrupted it
+			continue;
+		if (why.si_code == SI_QUEUE)
+			lend((uintptr_t)why.si_value.sival_ptr);
+		else
 			attend();
+	}
 	return NULL;
 }
 

@@ -1,6 +1,7 @@
 package prewarmed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,7 @@ func (i Info) spare(uuid string) int64 {
 	return least
 }
 
-// Beginning is the right to load device memory and to make room for it. Nobody else has it until Close.
+// Beginning is the right to load device memory and to make room for it. No other process has it until Close.
 type Beginning struct {
 	dir  *Dir
 	lock *os.File
@@ -57,7 +58,7 @@ func (d *Dir) Begin(ctx context.Context) (*Beginning, error) {
 // Close gives the right back.
 func (b *Beginning) Close() error { return b.lock.Close() }
 
-// Again tells whether the same is loaded already, which counts as use.
+// Again reports whether the same is loaded already, which counts as use.
 func (b *Beginning) Again(i Info) (bool, error) {
 	at := slices.IndexFunc(b.all, func(o Info) bool { return !o.Leased && o.Version == version && o.same(i) }) // what is leased will be gone
 	if at < 0 {
@@ -124,9 +125,9 @@ func (b *Beginning) Room(i Info, rest map[string]int64, budget int64) ([]Info, e
 // readyTime bounds how long the process may take to begin.
 const readyTime = 30 * time.Second
 
-// Keep has a process of its own keep memory that is loaded, by the descriptors of all its pieces in their order, which remain the caller's. When
-// it returns without an error, that process lives on by itself; else nothing of it is left.
-func (b *Beginning) Keep(ctx context.Context, i Info, files []*os.File) (err error) {
+// Keep has a process of its own keep memory that is loaded, by the descriptors of all its pieces in their order, which remain the caller's. program is the path of one that
+// calls [Serve] for [Command]; empty: the running one does. When it returns without an error, that process lives on by itself; else nothing of it is left.
+func (b *Beginning) Keep(ctx context.Context, program string, i Info, files []*os.File) (err error) {
 	if len(files) != len(i.Pieces) || len(files) == 0 {
 		return fmt.Errorf("keep device memory: %d descriptors for %d pieces: %w", len(files), len(i.Pieces), errdefs.ErrInvalidArgument)
 	}
@@ -155,7 +156,7 @@ func (b *Beginning) Keep(ctx context.Context, i Info, files []*os.File) (err err
 		return err
 	}
 	defer own.Close() // by which it ends, unless it was told to live on
-	command := exec.Command("/proc/self/exe", Command)
+	command := exec.Command(cmp.Or(program, "/proc/self/exe"), Command)
 	command.ExtraFiles = slices.Concat([]*os.File{other, info}, files)
 	command.Dir = "/"
 	command.Env = []string{"GOMAXPROCS=2"}
@@ -195,7 +196,7 @@ func (b *Beginning) Keep(ctx context.Context, i Info, files []*os.File) (err err
 	return nil
 }
 
-// leaveCgroups takes a process out of the cgroups of who has started it, which may end with a session. Where that is not possible, it stays.
+// leaveCgroups takes a process out of the cgroups of its starter, which may end with a session. Where that is not possible, it stays.
 func leaveCgroups(ctx context.Context, pid int) {
 	for _, path := range cgroupRoots("/") {
 		if err := os.WriteFile(filepath.Join(path, "cgroup.procs"), []byte(fmt.Sprint(pid)), 0); err != nil {

@@ -20,13 +20,13 @@ import (
 // processes at once.
 type Dir struct{ path string }
 
-// New gives the directory that belongs to the store under root. Nothing is made yet.
+// New returns the directory that belongs to the store under root. Nothing is made yet.
 func New(root string) *Dir { return &Dir{path: filepath.Join(root, "warm.gpu")} }
 
 // unfinished begins the name of what is being made.
 const unfinished = "new-"
 
-// List gives all that is loaded, the least recently used first, and clears away what is left of processes that died.
+// List returns all that is loaded, the least recently used first, and clears away what is left of processes that died.
 func (d *Dir) List(ctx context.Context) ([]Info, error) {
 	if _, err := os.Lstat(d.path); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -62,7 +62,7 @@ func (d *Dir) list(ctx context.Context, sweep bool) (all []Info, err error) {
 		info, broken := look(dir)
 		if broken != nil {
 			if sweep {
-				log.G(ctx).WithError(broken).WithField("dir", dir).Debug("clear away device memory that nobody keeps")
+				log.G(ctx).WithError(broken).WithField("dir", dir).Debug("clear away device memory that no process keeps")
 				err = errors.Join(err, discard(dir))
 			}
 			continue
@@ -76,7 +76,7 @@ func (d *Dir) list(ctx context.Context, sweep bool) (all []Info, err error) {
 	return all, err
 }
 
-// look reads what is in a directory, and whether it is leased. It is an error if nobody keeps it.
+// look reads what is in a directory, and whether it is leased. It is an error if no process keeps it.
 func look(dir string) (i Info, err error) {
 	if i, err = readInfo(dir); err != nil {
 		return i, err
@@ -129,7 +129,7 @@ func (d *Dir) Remove(ctx context.Context, i Info) error {
 	return nil
 }
 
-// lock has nobody else add or remove.
+// lock has no other process add or remove.
 func (d *Dir) lock(ctx context.Context) (*os.File, error) {
 	f, err := d.open()
 	if err != nil {
@@ -192,7 +192,7 @@ func (d *Dir) make() error {
 	return nil
 }
 
-// openDir opens a directory that nobody else can look into.
+// openDir opens a directory that other users cannot look into.
 func openDir(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -7,9 +7,9 @@
 //
 // # Directory
 //
-// <root>/warm.gpu, root's alone, has a directory for each, with the file prewarmed.json ([Info]). Who has something says so by a lock on a byte of it:
+// <root>/warm.gpu, root's alone, has a directory for each, with the file prewarmed.json ([Info]). A process that has something says so by a lock on a byte of it:
 //
-//	0  the process that keeps the memory, until it ends. The kernel tells who that is (F_GETLK)
+//	0  the process that keeps the memory, until it ends. The kernel tells its id (F_GETLK)
 //	1  a restore that has a lease
 //
 // A restore that has the lease copies the descriptors out of the process (pidfd_getfd(2)). If it ends before it has killed the process, it has not touched the

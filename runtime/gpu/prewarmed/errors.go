@@ -8,7 +8,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// roomError says that need bytes of device memory do not fit on a device, with what else their processes want there, where so many are free; budget, unless it is 0, is
+// roomError returns the error that need bytes of device memory do not fit on a device, with what else their processes want there, where so many are free; budget, unless it is 0, is
 // what they do not fit into. busy others on it are in use by restores.
 func roomError(device string, need, rest, free, budget int64, busy int) error {
 	hint := "see with nvidia-smi who uses the GPU's memory, or choose another GPU with --device"

@@ -45,7 +45,7 @@ const version = 2
 // infoName is the file's in a directory.
 const infoName = "prewarmed.json"
 
-// same tells whether another is of the same snapshot, on the same devices.
+// same reports whether another is of the same snapshot, on the same devices.
 func (i Info) same(o Info) bool { return i.Digest == o.Digest && slices.Equal(i.Pieces, o.Pieces) }
 
 func readInfo(dir string) (i Info, err error) {

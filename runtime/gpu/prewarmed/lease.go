@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lease is memory that was borrowed. Until it is used, who it was borrowed from has it too, and another may have it when it is closed.
+// Lease is memory that was borrowed. Until it is used, its lender has it too, and another may have it when it is closed.
 type Lease struct {
 	info    Info
 	process *process
@@ -38,13 +38,13 @@ func lease(i Info) (_ *Lease, err error) {
 	return l, nil
 }
 
-// Info says what it is.
+// Info returns what it is.
 func (l *Lease) Info() Info { return l.info }
 
 // Files are the descriptors of all pieces, in order. They live until Close.
 func (l *Lease) Files() []*os.File { return l.files }
 
-// Use has nobody else have the memory any more: afterwards it is not what it was.
+// Use has no other process have the memory any more: afterwards it is not what it was.
 func (l *Lease) Use(ctx context.Context) {
 	err := l.process.kill()
 	if err == nil {

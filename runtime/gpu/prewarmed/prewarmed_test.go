@@ -80,7 +80,7 @@ func keepIt(t *testing.T, d *Dir, i Info) []*os.File {
 	}
 	defer b.Close()
 	files := memories(t, len(i.Pieces))
-	if err := b.Keep(t.Context(), i, files); err != nil {
+	if err := b.Keep(t.Context(), "", i, files); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

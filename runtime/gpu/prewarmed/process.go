@@ -25,18 +25,18 @@ const Name = "cryo-prewarmed"
 
 // Descriptors of the process. The pieces follow each other in their order.
 const (
-	startDescriptor = 3 // a channel to who starts it
+	startDescriptor = 3 // a channel to its starter
 	infoDescriptor  = 4
 	firstPiece      = 5
 )
 
 // Bytes of an [Info]'s file that are locked.
 const (
-	keptByte   = 0 // by the process, with F_SETLK: the kernel tells who that is
-	leasedByte = 1 // by who has a lease, with F_OFD_SETLK
+	keptByte   = 0 // by the process, with F_SETLK: the kernel tells its id
+	leasedByte = 1 // by the process that has a lease, with F_OFD_SETLK
 )
 
-// Serve is the process: it has descriptors of device memory, and does nothing. It ends early if who starts it does so before the directory has its name.
+// Serve is the process: it has descriptors of device memory, and does nothing. It ends early if its starter does so before the directory has its name.
 func Serve() error {
 	_ = os.WriteFile("/proc/self/comm", []byte(Name), 0) // for ps; it was exe
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGPIPE)
@@ -73,7 +73,7 @@ func lockByte(fd uintptr, how int, at int64) (bool, error) {
 	return true, nil
 }
 
-// locker looks who has locked one byte of a file. pid is of no meaning for locks by F_OFD_SETLK.
+// locker looks which process has locked one byte of a file. pid is of no meaning for locks by F_OFD_SETLK.
 func locker(f *os.File, at int64) (pid int, locked bool, err error) {
 	l := unix.Flock_t{Type: unix.F_WRLCK, Start: at, Len: 1}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &l); err != nil {
@@ -107,7 +107,7 @@ func find(dir string) (_ *process, err error) {
 	}()
 	pid, locked, err := locker(f, keptByte)
 	if err == nil && !locked {
-		err = fmt.Errorf("nobody keeps the memory of %s: %w", dir, fs.ErrNotExist)
+		err = fmt.Errorf("no process keeps the memory of %s: %w", dir, fs.ErrNotExist)
 	}
 	if err != nil || pid == 0 {
 		return p, err

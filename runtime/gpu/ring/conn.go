@@ -28,12 +28,12 @@ func newConn(socket syscall.Conn) (conn, error) {
 // write sends a message, with copies of descriptors.
 func (c conn) write(m message, fds ...int) error { return gone(c.Send(m, fds...)) }
 
-// read gives the next message, which has no descriptors. It may be called again after os.ErrDeadlineExceeded.
+// read returns the next message, which has no descriptors. It may be called again after os.ErrDeadlineExceeded.
 func (c conn) read() (m message, err error) {
 	m, files, err := c.readFiles()
 	if len(files) > 0 {
 		channel.Close(files)
-		err = broken("a file that nobody has asked for")
+		err = broken("a file that was not asked for")
 	}
 	return m, err
 }

@@ -21,12 +21,12 @@ func (e *GoneError) Error() string {
 	return fmt.Sprintf("move device memory: the other process is gone: %v", e.Err)
 }
 
-// Hint says where to look.
+// Hint returns where to look.
 func (e *GoneError) Hint() string {
 	return "the other process says why: see the output of cryo, and the log of containerd for the shim's"
 }
 
-// Unwrap gives the cause and the kind.
+// Unwrap returns the cause and the kind.
 func (e *GoneError) Unwrap() []error {
 	if e.Err == nil {
 		return []error{errdefs.ErrAborted}
@@ -34,7 +34,7 @@ func (e *GoneError) Unwrap() []error {
 	return []error{e.Err, errdefs.ErrAborted}
 }
 
-// stallError says that the other side has done nothing for so long, though it was its turn.
+// stallError returns the error that the other side has done nothing for so long, though it was its turn.
 func stallError(after time.Duration) error {
 	return failure.New(errdefs.ErrUnavailable, "see whether it is stopped, or waits for a disk or the network; try again when the host has less to do",
 		"move device memory: the other process has done nothing for %s", after)

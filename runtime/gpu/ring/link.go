@@ -9,7 +9,7 @@ import (
 // Patience is how long a side waits for the other that has not done what is its turn to do.
 const Patience = 2 * time.Minute
 
-// TellTime is how often who sends says that it waits for what it is to send; see [Sender.Wait].
+// TellTime is how often the sender says that it waits for what it is to send; see [Sender.Wait].
 const TellTime = Patience / 4
 
 // Chunk is a part of a piece.
@@ -17,18 +17,19 @@ type Chunk struct {
 	Piece  int
 	Offset int64  // in the piece, bytes
 	Data   []byte // in the ring
+	Zero   int64  // bytes that are zero; 0: it has data
 }
 
 // Link is a ring and the connection to the process on its other side. It moves memory once, in one direction.
 type Link struct {
 	// Patience is how long the other side may do nothing.
 	Patience time.Duration
-	// Waits, unless nil, is called when who sends says that it waits for what it is to send.
+	// Waits, unless nil, is called when the sender says that it waits for what it is to send.
 	Waits func()
 
 	conn   conn
 	memory *Memory
-	own    bool // the memory was made here, and is somebody else's to close
+	own    bool // the memory was made here, and is another's to close
 }
 
 // Offer is the keeper's beginning: it hands its ring to the process at the other end of socket, an [*os.File] or
@@ -79,7 +80,7 @@ func Accept(ctx context.Context, socket syscall.Conn) (*Link, error) {
 // Geometry is the ring's.
 func (l *Link) Geometry() Geometry { return l.memory.geometry }
 
-// Close hangs up. Slots that somebody still has can be used until they are given back.
+// Close hangs up. Slots still in use can be used until they are given back.
 func (l *Link) Close() error {
 	l.conn.hangUp()
 	_ = l.conn.Close() // once

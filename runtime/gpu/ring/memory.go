@@ -36,7 +36,7 @@ func (g Geometry) check() error {
 	return nil
 }
 
-// Memory is a ring's: a sealed memfd that is mapped here. It is unmapped when nobody uses it any more.
+// Memory is a ring's: a sealed memfd that is mapped here. It is unmapped when it is not used any more.
 type Memory struct {
 	geometry Geometry
 	file     *os.File
@@ -117,7 +117,7 @@ func (m *Memory) Fill() {
 		return
 	}
 	for at := 0; at < len(m.data); at += os.Getpagesize() {
-		m.data[at] = 0 // nobody else has it yet
+		m.data[at] = 0 // no other process has it yet
 	}
 }
 
@@ -134,7 +134,7 @@ func (m *Memory) leave() {
 	}
 }
 
-// Close closes the file, and unmaps the memory when the last slot that somebody has is given back.
+// Close closes the file, and unmaps the memory when the last slot in use is given back.
 func (m *Memory) Close() error {
 	err := m.file.Close()
 	m.leave()

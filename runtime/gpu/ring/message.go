@@ -4,6 +4,7 @@ package ring
 const (
 	kindRing = "ring"
 	kindFull = "full"
+	kindZero = "zero"
 	kindFree = "free"
 	kindEnd  = "end"
 	kindDone = "done"
@@ -19,13 +20,13 @@ type message struct {
 	Length int64  `json:"length,omitempty"`
 }
 
-// within checks that a full slot's content lies in its piece.
+// within checks that a full slot's content, or what is zero, lies in its piece.
 func (m message) within(sizes []int64, g Geometry) error {
 	if m.Piece < 0 || m.Piece >= len(sizes) {
 		return broken("piece %d of %d", m.Piece, len(sizes))
 	}
 	size := sizes[m.Piece]
-	if m.Length <= 0 || m.Length > g.SlotBytes || m.Offset < 0 || m.Offset > size || m.Length > size-m.Offset {
+	if m.Length <= 0 || m.Kind != kindZero && m.Length > g.SlotBytes || m.Offset < 0 || m.Offset > size || m.Length > size-m.Offset {
 		return broken("%d bytes from %d on of piece %d, which has %d", m.Length, m.Offset, m.Piece, size)
 	}
 	return nil

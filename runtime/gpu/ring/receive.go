@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// receiver is who takes what comes.
+// receiver takes what comes.
 type receiver struct {
 	link *Link
 	fail context.CancelCauseFunc
@@ -58,10 +58,16 @@ func (r *receiver) run(ctx context.Context, sizes []int64, take func(c Chunk, re
 			if err := take(c, release); err != nil {
 				return err
 			}
+		case kindZero:
+			if err := m.within(sizes, r.link.memory.geometry); err != nil {
+				return err
+			}
+			r.moved()
+			if err := take(Chunk{Piece: m.Piece, Offset: m.Offset, Zero: m.Length}, func() {}); err != nil {
+				return err
+			}
 		case kindWait:
-			r.mu.Lock()
-			r.since = time.Now()
-			r.mu.Unlock()
+			r.moved()
 			if r.link.Waits != nil {
 				r.link.Waits()
 			}
@@ -71,6 +77,13 @@ func (r *receiver) run(ctx context.Context, sizes []int64, take func(c Chunk, re
 			return broken("a message %q from who sends", m.Kind)
 		}
 	}
+}
+
+// moved makes this side patient anew.
+func (r *receiver) moved() {
+	r.mu.Lock()
+	r.since = time.Now()
+	r.mu.Unlock()
 }
 
 // next reads a message. While slots are here, it is not the other side's turn.

@@ -186,6 +186,44 @@ func TestKept(t *testing.T) {
 	wait.Wait()
 }
 
+// TestZero: what is zero is said in the order of what is sent, takes no slot, and lies in its piece.
+func TestZero(t *testing.T) {
+	page := small.SlotBytes
+	from, to := links(t, small)
+	sizes := []int64{10 * page}
+	var got []Chunk
+	var g errgroup.Group
+	g.Go(func() error {
+		return from.Send(t.Context(), sizes, func(ctx context.Context, s *Sender) error {
+			if err := s.Zero(ctx, 0, 9*page, 2*page); err == nil {
+				t.Error("more than the piece has")
+			}
+			err := s.Zero(ctx, 0, 0, 4*page)
+			if err == nil {
+				err = s.Put(ctx, 0, 4*page, func(dst []byte) (int, error) { return copy(dst, "not zero"), nil })
+			}
+			if err == nil {
+				err = s.Zero(ctx, 0, 5*page, 5*page)
+			}
+			return err
+		})
+	})
+	g.Go(func() error {
+		return to.Receive(t.Context(), sizes, func(c Chunk, release func()) error {
+			c.Data = bytes.Clone(c.Data)
+			got = append(got, c)
+			release()
+			return nil
+		})
+	})
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 3 || got[0].Zero != 4*page || string(got[1].Data) != "not zero" || got[2].Offset != 5*page || got[2].Zero != 5*page {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestNothing(t *testing.T) {
 	from, to := links(t, small)
 	var g errgroup.Group

@@ -177,7 +177,25 @@ func (s *Sender) Put(ctx context.Context, piece int, offset int64, fill func(dst
 	return nil
 }
 
-// Wait says that what is to be sent next is not here yet: the other side is patient again.
+// Zero sends that so many bytes of a piece are zero.
+func (s *Sender) Zero(ctx context.Context, piece int, offset, length int64) error {
+	for _, c := range []context.Context{ctx, s.ctx} {
+		if c.Err() != nil {
+			return context.Cause(c)
+		}
+	}
+	m := message{Kind: kindZero, Piece: piece, Offset: offset, Length: length}
+	if err := m.within(s.sizes, s.link.memory.geometry); err != nil {
+		return err
+	}
+	if err := s.link.conn.write(m); err != nil {
+		s.fail(err)
+		return err
+	}
+	return nil
+}
+
+// Wait tells the other side that what is to be sent next is not here yet: the other side is patient again.
 func (s *Sender) Wait() error {
 	return s.link.conn.write(message{Kind: kindWait})
 }

@@ -112,7 +112,7 @@ const (
 	childStatus  = 100
 )
 
-// Explain says what a result of Run other than 0 means.
+// Explain returns what a result of Run other than 0 means.
 func Explain(status int) string {
 	switch {
 	case status > childStatus:

@@ -62,7 +62,7 @@ type installation struct {
 }
 
 // Install installs. What was done already is not done again. An error is FailedPrecondition where containerd does not read the file, which is undone then, or where it must be
-// restarted and nobody has said so.
+// restarted first.
 func Install(ctx context.Context, o Options) (*Result, error) {
 	root, err := os.OpenRoot(o.Host)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -82,10 +81,22 @@ func HelperDoes(t *testing.T, script string) config.Config {
 // CDI is a configuration with the CDI files of this name, among those of the tests of runtime/gpu/cdi.
 func CDI(t *testing.T, name string) config.Config {
 	t.Helper()
-	_, self, _, _ := runtime.Caller(0)
-	c := config.Default()
-	c.GPU.CDI = []string{filepath.Join(filepath.Dir(self), "../../../runtime/gpu/cdi/testdata", name)}
-	return c
+	dir, err := os.Getwd() // of a package in this module
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		files := filepath.Join(dir, "runtime/gpu/cdi/testdata", name)
+		if _, err := os.Stat(files); err == nil {
+			c := config.Default()
+			c.GPU.CDI = []string{files}
+			return c
+		}
+		if dir == "/" {
+			t.Fatalf("no CDI files %s in runtime/gpu/cdi/testdata", name)
+		}
+		dir = filepath.Dir(dir)
+	}
 }
 
 // Saved is the GPU part of a snapshot taken elsewhere.

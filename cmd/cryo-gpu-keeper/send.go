@@ -1,0 +1,126 @@
+//go:build cgo
+
+package main
+
+import (
+	"context"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
+)
+
+// lanes is how many windows are sent side by side, of all devices together: as many as there may be cores to hash them.
+const lanes = 16
+
+// zeroUnit is the length of what is found to be zero, bytes: a frame of a snapshot.
+const zeroUnit = 1 << 20
+
+// sendAll copies all that is held to the ring, all devices side by side, and of each as many windows.
+func (s *server) sendAll(ctx context.Context, to *ring.Sender) error {
+	g, ctx := errgroup.WithContext(ctx)
+	devices := s.devices(0)
+	for _, numbers := range devices {
+		idle := make(chan int, streams) // streams that copy nothing
+		for stream := range streams {
+			idle <- stream
+		}
+		all := windows(s.pieces, numbers)
+		todo := make(chan []span, len(all))
+		for _, w := range all {
+			todo <- w
+		}
+		close(todo)
+		for range max(1, lanes/len(devices)) {
+			g.Go(func() error {
+				for w := range todo {
+					if err := s.sendWindow(ctx, to, w, idle); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+	}
+	return g.Wait()
+}
+
+// sendWindow copies one window, in the order of its addresses. It reports units that contain only zeros, and does not copy them.
+func (s *server) sendWindow(ctx context.Context, to *ring.Sender, window []span, idle chan int) error {
+	for _, w := range window {
+		h := s.pieces[w.piece]
+		var zero []bool
+		if h.device.findsZero() {
+			var err error
+			stream := <-idle
+			zero, err = h.memory.Zero(stream, w.from, w.to-w.from)
+			idle <- stream
+			if err != nil {
+				return keeper.PieceError(w.piece, h.GPUPiece, err)
+			}
+		}
+		for at := w.from; at < w.to; {
+			end, nothing := w.run(zero, at)
+			if nothing {
+				if err := to.Zero(ctx, w.piece, at, end-at); err != nil {
+					return err
+				}
+				at = end
+				s.moved()
+				continue
+			}
+			length := 0
+			err := to.Put(ctx, w.piece, at, func(dst []byte) (int, error) {
+				length = int(min(int64(len(dst)), end-at))
+				stream := <-idle
+				defer func() { idle <- stream }()
+				if err := h.memory.Read(stream, dst[:length], at); err != nil {
+					return 0, keeper.PieceError(w.piece, h.GPUPiece, err)
+				}
+				return length, nil
+			})
+			if err != nil {
+				return err
+			}
+			at += int64(length)
+			s.moved()
+		}
+	}
+	return nil
+}
+
+// span is what one piece has in one window, bytes.
+type span struct {
+	piece    int
+	from, to int64
+}
+
+// run returns where what begins at an offset ends: all of it is zero, or no unit of it is. zero is of the span's units; nil: it is not known.
+func (w span) run(zero []bool, at int64) (end int64, nothing bool) {
+	if zero == nil {
+		return w.to, false
+	}
+	nothing = zero[(at-w.from)/zeroUnit]
+	for end = at + zeroUnit; end < w.to && zero[(end-w.from)/zeroUnit] == nothing; end += zeroUnit {
+	}
+	return end, nothing
+}
+
+// windows cuts pieces at multiples of [ring.Window] of their addresses. Pieces that follow each other in one window stay together.
+func windows(pieces []held, numbers []int) (all [][]span) {
+	var last uint64
+	for _, n := range numbers {
+		p := pieces[n]
+		for from := int64(0); from < p.Size; {
+			window := (p.Address + uint64(from)) / ring.Window
+			to := min(p.Size, int64((window+1)*ring.Window-p.Address))
+			if len(all) == 0 || window != last {
+				all = append(all, nil)
+			}
+			all[len(all)-1] = append(all[len(all)-1], span{piece: n, from: from, to: to})
+			last, from = window, to
+		}
+	}
+	return all
+}

@@ -1,0 +1,85 @@
+// Package domain compares the names of registries in references, HOST[:PORT]. One registry has several names, and whom a host trusts, what it allows, whose password it
+// sends and how near an address is must not depend on the name that its author has chosen.
+package domain
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Docker is the canonical name of Docker's registry.
+const Docker = "docker.io"
+
+// docker are its other names.
+var docker = map[string]bool{"index.docker.io": true, "registry-1.docker.io": true, "registry.docker.io": true, "registry.hub.docker.com": true}
+
+// Canonical returns the one name by which a registry is compared: in lower case (RFC 4343), IP addresses as [netip.Addr] writes them and IPv6 in brackets, without the port
+// 443, which is that of a registry that names none, and docker.io for Docker's registry. It returns a name that is none in lower case.
+func Canonical(name string) string {
+	host, port := Split(strings.ToLower(name))
+	host = strings.TrimSuffix(host, ".")
+	if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+		port = strconv.FormatUint(n, 10)
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		host = ip.Unmap().String()
+	}
+	if port == "443" {
+		port = ""
+	}
+	if docker[host] && port == "" {
+		return Docker
+	}
+	return Join(host, port)
+}
+
+// Split splits a name into host and port. The host is without brackets; the port is empty if the name has none.
+func Split(name string) (host, port string) {
+	if host, port, err := net.SplitHostPort(name); err == nil {
+		return host, port
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(name, "["), "]"), ""
+}
+
+// Join is the reverse of [Split].
+func Join(host, port string) string {
+	switch {
+	case port != "":
+		return net.JoinHostPort(host, port)
+	case strings.Contains(host, ":"):
+		return "[" + host + "]"
+	}
+	return host
+}
+
+// Of returns the canonical name of the registry of a normalised reference; empty: it is a digest alone.
+func Of(ref string) string {
+	name, _, _ := strings.Cut(ref, "@")
+	host, _, ok := strings.Cut(name, "/")
+	if !ok {
+		return ""
+	}
+	return Canonical(host)
+}
+
+// Repository returns the registry, by its canonical name, and the path of a normalised reference; empty: it is a digest alone.
+func Repository(ref string) string {
+	name, _, _ := strings.Cut(ref, "@")
+	_, path, ok := strings.Cut(name, "/")
+	if !ok {
+		return ""
+	}
+	path, _, _ = strings.Cut(path, ":")
+	return Of(ref) + "/" + path
+}
+
+// Prefix returns the canonical form of a prefix of repositories: a registry, or one with the beginning of a path.
+func Prefix(prefix string) string {
+	host, path, ok := strings.Cut(prefix, "/")
+	if !ok {
+		return Canonical(host)
+	}
+	return Canonical(host) + "/" + path
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// program is one of workloads/programs.py.
+type program struct {
+	name, about string
+	flags       []string // of the checkpoint
+	refused     string   // by this rule; it runs on
+}
+
+// programs are what people run, as the manuals of their libraries show it. Each is moved by both engines.
+var programs = []program{
+	{name: "loader-fork", about: "PyTorch, torchvision: training with mixed precision, pinned memory, 4 loader workers forked for each epoch"},
+	{name: "loader-persistent", about: "the same, with workers that stay"},
+	{name: "loader-forkserver", about: "the same, workers by a fork server"},
+	{name: "loader-spawn", about: "the same, spawned workers"},
+	{name: "trainer", about: "transformers, `Trainer`: 2 loader workers, gradient checkpointing"},
+	{name: "generate", about: "transformers, `generate`: greedy and sampled"},
+	{name: "accelerate", about: "accelerate: 2 loader workers"},
+	{name: "lightning", about: "PyTorch Lightning: 2 loader workers"},
+	{name: "sentences", about: "sentence-transformers"},
+	{name: "diffusion", about: "a denoising loop in half precision"},
+	{name: "compile", about: "`torch.compile`"},
+	{name: "compile-overhead", about: "`torch.compile(mode=\"reduce-overhead\")`"},
+	{name: "one-rank", about: "torch.distributed and DDP: one rank, NCCL", flags: []string{"--tcp-established"}},
+	{name: "tensor-queue", about: "torch.multiprocessing: CUDA tensors through a queue", refused: "gpu-several"},
+	{name: "jax-training", about: "JAX, without preallocation"},
+	{name: "numpyro", about: "NumPyro"},
+	{name: "cupy", about: "CuPy"},
+	{name: "gpytorch", about: "GPyTorch"},
+	{name: "botorch", about: "BoTorch"},
+	{name: "geometric", about: "PyTorch Geometric"},
+	{name: "onnx", about: "ONNX Runtime 1.30 on the CPU beside PyTorch: it keeps a SQLite database open", refused: "mapped-lock"},
+	{name: "pools", about: "`os.fork`, a pool of processes and a shell pipeline beside CUDA"},
+	{name: "two-programs", about: "a supervisor with two GPU programs that share nothing", flags: []string{"--force", "gpu-several"}},
+	{name: "web-server", about: "two workers of a web server, each with a model of its own", flags: []string{"--force", "gpu-several", "--tcp-established"}},
+}
+
+// outcome is the program's line of the page for users.
+func (p program) outcome() string {
+	switch {
+	case p.refused != "":
+		return fmt.Sprintf("refused, `%s`", p.refused)
+	case len(p.flags) > 0:
+		return fmt.Sprintf("works with `%s`", strings.Join(p.flags, " "))
+	}
+	return "works"
+}
+
+// programCases tries each program by both engines.
+func programCases() (all []testCase) {
+	for _, p := range programs {
+		about := p.about
+		if len(p.flags) > 0 {
+			about += ", " + strings.Join(p.flags, " ")
+		}
+		all = append(all,
+			testCase{"program-" + p.name, about, 1, 40, 8, func(ctx context.Context, b *bench, r *result) error { return b.program(ctx, r, p, b.start(r, p)) }},
+			testCase{"keeper-program-" + p.name, about, 1, 40, 8, func(ctx context.Context, b *bench, r *result) error {
+				return b.program(ctx, r, p, b.start(r, p).keeper())
+			}})
+	}
+	return all
+}
+
+// start is a program's container. Small device memory is what most have: JAX, which takes three quarters of the device unless told otherwise, has a case of its own.
+func (b *bench) start(r *result, p program) *container {
+	c := b.python(r.Case, "programs.py", p.name)
+	c.flags = slices.Concat(c.flags, []string{"--env", "XLA_PYTHON_CLIENT_PREALLOCATE=false"})
+	return c
+}
+
+// program moves a container, or wants it refused.
+func (b *bench) program(ctx context.Context, r *result, p program, c *container) error {
+	if p.refused == "" {
+		return b.journey(ctx, r, c, route{live: true, checkpoint: p.flags})
+	}
+	defer b.clear(ctx, c)
+	if err := b.begin(ctx, r, c); err != nil {
+		return err
+	}
+	return b.refused(ctx, r, c, []string{p.refused})
+}
