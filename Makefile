@@ -182,7 +182,7 @@ LARGE   = rabbitmq-server tomcat10 openjdk-21-jre-headless ffmpeg chromium-headl
 
 .PHONY: programs-roots
 programs-roots: PACKAGES += mmdebstrap
-programs-roots: deps bin/programs/servers.tar bin/programs/large.tar ## make root file systems of Debian's packages for TestPrograms, into bin/programs/ (2 GB)
+programs-roots: deps bin/programs/servers.tar bin/programs/large.tar ## make root file systems of Debian's packages for TestPrograms and TestLargePrograms, into bin/programs/ (2 GB)
 
 bin/programs/servers.tar: INCLUDE = $(SERVERS)
 bin/programs/large.tar: INCLUDE = $(LARGE)

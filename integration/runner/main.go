@@ -58,7 +58,7 @@ func main() {
 	skip := flag.String("skip", "", "no tests whose names match this regular expression")
 	flag.BoolVar(&options.retry, "retry", false, fmt.Sprintf("run at most %d tests that failed once more, by themselves", retries))
 	flag.BoolVar(&options.verbose, "verbose", false, "print the output of tests that pass, too")
-	flag.DurationVar(&options.timeout, "timeout", 10*time.Minute, "end a test that takes longer")
+	flag.DurationVar(&options.timeout, "timeout", 10*time.Minute, "end a test that takes longer, on a machine of usual speed")
 	flag.Parse()
 	var err error
 	if options.run, err = regexp.Compile(*run); err == nil && *skip != "" {
@@ -93,6 +93,7 @@ func all(ctx context.Context) error {
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("build the tests: %w", err)
 	}
+	options.timeout = times(options.timeout, slowness(ctx))
 	r := &runner{program: program, total: len(names) + len(alone)}
 	r.side(ctx, options.jobs, names)
 	r.side(ctx, 1, alone)
@@ -264,7 +265,7 @@ func (r *runner) again(ctx context.Context) {
 	if options.tier != "first" {
 		return
 	}
-	limit := limitHere(ctx)
+	limit := times(limit, slowness(ctx))
 	for _, o := range r.done {
 		if !o.failed && o.took > limit {
 			slow = append(slow, o.name)
@@ -291,17 +292,21 @@ func (r *runner) again(ctx context.Context) {
 	}
 }
 
-// limitHere returns how long a test may take by itself on this machine, of which nothing else is wanted at the moment.
-func limitHere(ctx context.Context) time.Duration {
+// slowness returns how many times longer this machine needs to start a process than one of usual speed, at least 1. Nothing else is wanted of the machine at the moment.
+func slowness(ctx context.Context) float64 {
 	const processes = 200
 	begun := time.Now()
 	for range processes {
-		_ = exec.CommandContext(ctx, "true").Run() // where there is none, it fails in no time, and the limit is the usual one
+		_ = exec.CommandContext(ctx, "true").Run() // where there is none, it fails in no time, and the machine is a usual one
 	}
 	start := time.Since(begun) / processes
-	here := limit * max(start, usualStart) / usualStart
 	fmt.Printf("this machine starts a process in %s\n", start.Round(10*time.Microsecond))
-	return here.Round(100 * time.Millisecond)
+	return max(1, float64(start)/float64(usualStart))
+}
+
+// times returns a duration so many times longer.
+func times(d time.Duration, factor float64) time.Duration {
+	return time.Duration(float64(d) * factor).Round(100 * time.Millisecond)
 }
 
 // replace runs tests once more, one after the other, and forgets what became of them before.
