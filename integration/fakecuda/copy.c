@@ -158,8 +158,15 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(uint64_t *)data = marks(pointer)->id; break;
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = device; break;
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(char *)data = context && !memory_opened(base); break;
-	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = base; break;
-	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = bytes; break;
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+		if (!context)
+			virtual_range(pointer, &base, &bytes);
+		if (attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
+			*(size_t *)data = bytes;
+		else
+			*(CUdeviceptr *)data = base;
+		break;
 	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)data = context ? 0 : virtual_types(pointer); break;
 	default: r = CUDA_ERROR_INVALID_VALUE;
 	}

@@ -18,11 +18,12 @@ struct reservation reservations[MOST];
 // The value of a handle is its number and a mark, so that a piece of memory cannot be taken for one.
 #define MARK 0xcafe000000ull
 
+// handle_of returns what a value is the handle of: memory that is mapped has one still when it is released.
 static struct handle *handle_of(CUmemGenericAllocationHandle value)
 {
 	uint64_t n = value - MARK;
 
-	return n < MOST && handles[n].bytes && !handles[n].released ? &handles[n] : NULL;
+	return n < MOST && handles[n].bytes ? &handles[n] : NULL;
 }
 
 static struct handle *handle_new(void)
@@ -127,7 +128,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 		return r;
 	r = enter();
 	h = handle_of(handle);
-	if (r == CUDA_SUCCESS && !h)
+	if (r == CUDA_SUCCESS && (!h || h->released))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS && h->retained) {
 		h->retained--;
@@ -202,6 +203,15 @@ CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
 		break;
 	}
 	return leave(r);
+}
+
+void virtual_range(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes)
+{
+	for (struct reservation *v = reservations; v < reservations + MOST; v++)
+		if (v->address && pointer - (CUdeviceptr)v->address < v->bytes) {
+			*base = (CUdeviceptr)v->address;
+			*bytes = v->bytes;
+		}
 }
 
 // full says whether mappings without a gap fill a range, from its first byte to its last.

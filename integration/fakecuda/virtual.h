@@ -15,6 +15,8 @@ CUresult order_at(const char *call, CUdeviceptr pointer);
 int virtual_holds(CUdeviceptr pointer, size_t bytes, int write);
 // virtual_find gives the mapping that a pointer is in; false where there is none.
 int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *device);
+// virtual_range is what was reserved about a pointer that something is mapped at.
+void virtual_range(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes);
 int virtual_types(CUdeviceptr pointer); // of handles that what is mapped there was made for
 struct marks *virtual_marks(CUdeviceptr pointer); // of that, or NULL
 size_t virtual_bytes(void);     // of all

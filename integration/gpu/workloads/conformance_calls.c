@@ -207,6 +207,7 @@ void fill(ptr at, size_t bytes, unsigned seed)
 	DO(cuMemcpyHtoD_v2, at, some, n);
 	if (bytes > n)
 		DO(cuMemcpyHtoD_v2, at + bytes - n, some, n);
+	DO(cuCtxSynchronize, 0); // copies so small may be under way, and other contexts do not wait for them
 }
 
 void holds(ptr at, size_t bytes, unsigned seed)

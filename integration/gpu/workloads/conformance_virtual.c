@@ -89,7 +89,7 @@ static void segments(void)
 {
 	access_desc access = {{1, 0}, 3};
 	location here = {1, 0};
-	alloc_prop p = prop(0), large = prop(1);
+	alloc_prop p = prop(0), large = prop(1), got = {0};
 	u64 h[4] = {0}, retained = 0, flags = 0;
 	ptr at = 0, base = 0;
 	size_t g, bytes = 0;
@@ -114,6 +114,8 @@ static void segments(void)
 	}
 	attributes("third", at + 2 * g + 5);
 	CALL(cuMemRelease, "mapped", h[1]);
+	if (CALL(cuMemGetAllocationPropertiesFromHandle, "released", &got, h[1]) == 0)
+		text(" type=%d handles=%d", got.type, got.handles);
 	CALL(cuMemMap, "released", at + 4 * g, g, 0, h[1], 0);
 	holds(at, 4 * g, 8);
 	if (CALL(cuMemRetainAllocationHandle, "released", &retained, at + g) == 0) {
@@ -150,6 +152,30 @@ static void segments(void)
 	CALL(cuMemRelease, "large", h[0]);
 	CALL(cuMemUnmap, "large", at, 4 * piece + g);
 	DO(cuMemAddressFree, at, 4 * piece + g);
+}
+
+// released releases a handle more often than there are references to it, while its memory is mapped.
+static void released(void)
+{
+	access_desc access = {{1, 0}, 3};
+	alloc_prop p = prop(0);
+	ptr at = 0;
+	u64 h = 0;
+	size_t g;
+
+	context();
+	g = granularity();
+	DO(cuMemAddressReserve, &at, 2 * g, 0, 0, 0);
+	DO(cuMemCreate, &h, g, &p, 0);
+	DO(cuMemMap, at, g, 0, h, 0);
+	DO(cuMemSetAccess, at, g, &access, 1);
+	fill(at, g, 9);
+	CALL(cuMemRelease, "mapped", h);
+	CALL(cuMemRelease, "mapped, again", h);
+	holds(at, g, 9);
+	CALL(cuMemMap, "mapped, released twice", at + g, g, 0, h, 0);
+	CALL(cuMemUnmap, "released twice", at, g);
+	CALL(cuMemRelease, "unmapped", h);
 }
 
 // exported passes memory through a descriptor of its own.
@@ -256,5 +282,5 @@ static void granularities(void)
 }
 
 const struct test virtual_tests[] = {
-	{"virtual", virtual, 30}, {"segments", segments, 30}, {"exported", exported, 30}, {"retained", retained, 30}, {"granularities", granularities, 30}, {0},
+	{"virtual", virtual, 30}, {"segments", segments, 30}, {"released", released, 30}, {"exported", exported, 30}, {"retained", retained, 30}, {"granularities", granularities, 30}, {0},
 };

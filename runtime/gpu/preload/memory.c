@@ -164,6 +164,8 @@ static void correct(void *data, int attribute, const struct range *r)
 	switch (attribute) {
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
 	case CU_POINTER_ATTRIBUTE_CONTEXT:
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: // all that was reserved, mapped or not
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
 		if (r->prop)
 			return;

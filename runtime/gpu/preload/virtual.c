@@ -89,7 +89,7 @@ struct memory *virtual_of(CUmemGenericAllocationHandle handle)
 {
 	struct memory *m = (struct memory *)(uintptr_t)handle;
 
-	return own(handle) && (handle - (uintptr_t)memories) % sizeof(*m) == 0 && m->range.count && m->handles ? m : NULL;
+	return own(handle) && (handle - (uintptr_t)memories) % sizeof(*m) == 0 && m->range.count ? m : NULL;
 }
 
 CUmemGenericAllocationHandle virtual_real(CUmemGenericAllocationHandle handle) { return own(handle) ? 0 : handle; }

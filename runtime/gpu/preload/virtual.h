@@ -30,8 +30,8 @@ void virtual_unlock(void);
 // virtual_new returns memory of pieces of a size, of which nothing is made yet; NULL: there is no place for it. virtual_end frees what is made, and the place.
 struct memory *virtual_new(const CUmemAllocationProp *prop, size_t bytes, size_t piece);
 CUresult virtual_end(struct memory *m);
-// virtual_handle returns the program's handle of memory, and virtual_of the memory of a handle that the program has; NULL: it is none of the library's. virtual_real is what
-// the driver gets for such a one: 0 for one that has been the library's.
+// virtual_handle returns the program's handle of memory, and virtual_of the memory of a handle; NULL: it is none of the library's. Memory that is mapped has its handle still when
+// the program has released it: the driver maps such a one again. virtual_real is what the driver gets for such a one: 0 for one that has been the library's.
 CUmemGenericAllocationHandle virtual_handle(const struct memory *m);
 struct memory *virtual_of(CUmemGenericAllocationHandle handle);
 CUmemGenericAllocationHandle virtual_real(CUmemGenericAllocationHandle handle);

@@ -71,12 +71,14 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle)
 
 	virtual_lock();
 	m = virtual_of(handle);
-	if (m) {
+	if (m && m->handles) {
 		m->handles--;
 		r = unused(m);
+	} else {
+		r = driver.cuMemRelease(virtual_real(handle));
 	}
 	virtual_unlock();
-	return m ? r : driver.cuMemRelease(virtual_real(handle));
+	return r;
 }
 
 // keep leaves memory to the driver from now on, since others may have it. What is not the process's own cannot be.
