@@ -1,16 +1,10 @@
 package integration
 
-import (
-	"testing"
-
-	"github.com/cryo-project/cryo/integration/lab"
-)
+import "testing"
 
 // TestGPUKeeperEngineZero has a program with memory that is zero: nothing of it is copied, and it is zero where it is restored.
 func TestGPUKeeperEngineZero(t *testing.T) {
-	_, b := gpuPair(t)
-	a := newHost(t, "zero", lab.HostOptions{GPUs: &gpusOfA, Env: []string{"CRYO_GPU_ZERO=1"}})
-	must(t, a.Ctr(t.Context(), append([]string{"images", "pull"}, append(shared.registry.CtrFlags(lab.Password), sharedGPUs.image)...)...))
+	a, b := gpuPair(t)
 	id, ref := name(t), shared.registry.Reference("gpu/"+name(t)+":1")
 	before := startGPU(t, a, id, smallPieces, "--blocks", "96", "--kinds", "blank")
 	forget(t, a, ref)

@@ -28,9 +28,6 @@ import (
 //go:embed zero.ptx
 var zeroKernel string
 
-// findsZero is the environment variable that switches the search for zeros on. The search has not run on hardware yet.
-const findsZero = "CRYO_GPU_ZERO"
-
 // memoryDriver is NVIDIA's, with a primary context on each device that is used.
 type memoryDriver struct {
 	mu      sync.Mutex
@@ -79,11 +76,9 @@ func (m *memoryDriver) Device(uuid string) (*device, error) {
 	if d.c.context == nil {
 		return nil, fmt.Errorf("open %s: the driver has no such device: %w", uuid, errdefs.ErrNotFound)
 	}
-	if os.Getenv(findsZero) == "1" {
-		text := C.CString(zeroKernel)
-		defer C.free(unsafe.Pointer(text))
-		C.memory_find_zero(&d.c, text)
-	}
+	text := C.CString(zeroKernel)
+	defer C.free(unsafe.Pointer(text))
+	C.memory_find_zero(&d.c, text)
 	m.devices[uuid] = d
 	return d, nil
 }

@@ -51,6 +51,9 @@ func TestStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	CloseAll(files)
+	if err := h.fill(c, pieces); err != nil {
+		t.Fatal(err)
+	}
 	h.Order(slices.Repeat([]string{"cuMemcpyDtoHAsync * hang"}, 2*streams+1)...)
 	begun := func() int {
 		text, err := os.ReadFile(filepath.Join(h.Dir, "orders"))
@@ -126,6 +129,9 @@ func TestPeerGone(t *testing.T) {
 	dead := errors.New("it dies here")
 	for _, n := range []int{0, 1, small.Slots, small.Slots + 1, 15} {
 		c, pieces := h.made(2, 2, 4)
+		if err := h.fill(c, pieces); err != nil {
+			t.Fatal(err)
+		}
 		err := h.ends(func(f *os.File) error {
 			err := c.Send(t.Context(), f)
 			if err == nil || !errdefs.IsAborted(err) || errors.As(err, new(*driver.DiedError)) {
