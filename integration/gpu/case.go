@@ -46,6 +46,7 @@ func cases(s settings) []testCase {
 		testCase{"cupy", "CuPy", 1, 25, 8, python("cupy_arrays.py")},
 		testCase{"jax", "JAX", 1, 30, 12, python("jax_functions.py")},
 		testCase{"jax-preallocated", "JAX with three quarters of the device preallocated", 1, 200, 90, python("jax_preallocated.py")},
+		testCase{"keeper-jax-preallocated", "JAX with three quarters of the device preallocated", 1, 120, 90, runKeeperPreallocated},
 		testCase{"inference", "language model, 8 billion parameters: the same tokens", 1, 110, 56, runInference},
 		testCase{"keeper-inference", "language model, 8 billion parameters: the same tokens", 1, 220, 56, runKeeperInference},
 	)

@@ -72,6 +72,10 @@ func runKeeperLibraries(ctx context.Context, b *bench, r *result) error {
 	return b.handing(ctx, r, b.python(r.Case, "torch_libraries.py").keeper(), true)
 }
 
+func runKeeperPreallocated(ctx context.Context, b *bench, r *result) error {
+	return b.handing(ctx, r, b.python(r.Case, "jax_preallocated.py").keeper(), true)
+}
+
 // runKeeperAsync wants both engines to have a part in one process.
 func runKeeperAsync(ctx context.Context, b *bench, r *result) error {
 	const gib = 2 // half of it of the pool

@@ -40,6 +40,14 @@ var programs = []program{
 	{name: "pools", about: "`os.fork`, a pool of processes and a shell pipeline beside CUDA"},
 	{name: "two-programs", about: "a supervisor with two GPU programs that share nothing", flags: []string{"--force", "gpu-several"}},
 	{name: "web-server", about: "two workers of a web server, each with a model of its own", flags: []string{"--force", "gpu-several", "--tcp-established"}},
+	{name: "timm", about: "timm: a vision transformer in bfloat16, 4 loader workers"},
+	{name: "lora", about: "PEFT: LoRA on a language model of transformers"},
+	{name: "flax", about: "Flax and Optax"},
+	{name: "equinox", about: "Equinox and Optax"},
+	{name: "numba", about: "Numba: kernels, pinned memory"},
+	{name: "opencv", about: "OpenCV on the CPU beside PyTorch"},
+	{name: "kernel", about: "a kernel as Jupyter's: a TCP socket and a thread for each channel", flags: []string{"--tcp-established"}},
+	{name: "expandable", about: "PyTorch with `expandable_segments:True`"},
 }
 
 // outcome is the program's line of the page for users.

@@ -536,6 +536,256 @@ def web_server():
     return epoch
 
 
+def timm_training():
+    torch = torch_seeded()
+    import timm
+    import timm.optim
+
+    data = torch.utils.data.DataLoader(Pictures(), 8, num_workers=WORKERS, pin_memory=True)
+
+    def epoch():
+        torch_seeded()
+        model = timm.create_model("vit_tiny_patch16_224", img_size=64, num_classes=10, drop_path_rate=0.1).cuda().train()
+        optimizer = timm.optim.create_optimizer_v2(model, opt="adamw", lr=1e-3)
+        for x, y in data:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = torch.nn.functional.cross_entropy(model(x.cuda(non_blocking=True)), y.cuda(non_blocking=True))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+    return epoch
+
+
+def lora():
+    torch = torch_seeded()
+    import peft
+
+    def epoch():
+        torch_seeded()
+        config = peft.LoraConfig(r=8, lora_alpha=16, lora_dropout=0.1, target_modules=["c_attn"], fan_in_fan_out=True, task_type="CAUSAL_LM")
+        model = peft.get_peft_model(gpt2(), config).cuda().train()
+        optimizer = torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=1e-3)
+        for i in range(8):
+            ids = torch.stack([Sentences()[i * 8 + n]["input_ids"] for n in range(8)]).cuda()
+            loss = model(input_ids=ids, labels=ids).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+
+    return epoch
+
+
+def flax_training():
+    import flax.linen as nn
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    class Model(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(1)(nn.relu(nn.LayerNorm()(nn.Dense(128)(x))))
+
+    model, optimizer = Model(), optax.adam(1e-3)
+
+    @jax.jit
+    def step(parameters, state, x, y):
+        loss, grads = jax.value_and_grad(lambda p: jnp.mean((model.apply(p, x) - y) ** 2))(parameters)
+        updates, state = optimizer.update(grads, state)
+        return optax.apply_updates(parameters, updates), state, loss
+
+    def epoch():
+        x = jax.random.normal(jax.random.PRNGKey(0), (256, 64))
+        parameters = model.init(jax.random.PRNGKey(1), x)
+        state, y = optimizer.init(parameters), x.sum(1, keepdims=True)
+        for _ in range(12):
+            parameters, state, loss = step(parameters, state, x, y)
+            yield float(loss)
+
+    return epoch
+
+
+def equinox_training():
+    import equinox
+    import jax
+    import jax.numpy as jnp
+    import optax
+
+    optimizer = optax.adamw(1e-3)
+
+    @equinox.filter_jit
+    def step(model, state, x, y):
+        loss, grads = equinox.filter_value_and_grad(lambda m: jnp.mean((jax.vmap(m)(x) - y) ** 2))(model)
+        updates, state = optimizer.update(grads, state, equinox.filter(model, equinox.is_array))
+        return equinox.apply_updates(model, updates), state, loss
+
+    def epoch():
+        x = jax.random.normal(jax.random.PRNGKey(3), (256, 32))
+        model = equinox.nn.MLP(32, 1, 128, 2, key=jax.random.PRNGKey(4))
+        state, y = optimizer.init(equinox.filter(model, equinox.is_array)), x.prod(1, keepdims=True)
+        for _ in range(12):
+            model, state, loss = step(model, state, x, y)
+            yield float(loss)
+
+    return epoch
+
+
+def numba_kernels():
+    import numpy
+
+    if not hasattr(numpy, "row_stack"):
+        numpy.row_stack = numpy.vstack  # gone from NumPy 2.5, and Numba wants it
+    from numba import cuda
+
+    @cuda.jit
+    def advance(x, a):
+        i = cuda.grid(1)
+        if i < x.size:
+            x[i] = (x[i] * a + i) % 1000003
+
+    @cuda.jit
+    def total(x, out):
+        part = cuda.shared.array(256, numpy.int64)
+        t = cuda.threadIdx.x
+        part[t] = x[cuda.grid(1)]
+        cuda.syncthreads()
+        half = 128
+        while half > 0:
+            if t < half:
+                part[t] += part[t + half]
+            cuda.syncthreads()
+            half //= 2
+        if t == 0:
+            cuda.atomic.add(out, 0, part[0])
+
+    def epoch():
+        x = cuda.to_device(numpy.arange(1 << 18, dtype=numpy.int64))
+        pinned = cuda.pinned_array(1, dtype=numpy.int64)
+        for i in range(10):
+            advance[x.size // 256, 256](x, 5 + i)
+            out = cuda.to_device(numpy.zeros(1, dtype=numpy.int64))
+            total[x.size // 256, 256](x, out)
+            out.copy_to_host(pinned)
+            yield int(pinned[0])
+
+    return epoch
+
+
+def opencv_beside():
+    torch = torch_seeded()
+    import cv2
+    import numpy
+
+    cv2.setNumThreads(4)
+
+    def epoch():
+        picture = (numpy.indices((256, 256, 3)).sum(0) % 256).astype(numpy.uint8)
+        for i in range(8):
+            picture = cv2.GaussianBlur(cv2.warpAffine(picture, cv2.getRotationMatrix2D((128, 128), 10 + i, 1.0), (256, 256)), (5, 5), 0)
+            _, packed = cv2.imencode(".png", picture)
+            x = torch.from_numpy(cv2.imdecode(packed, cv2.IMREAD_COLOR)).cuda().float()
+            picture = (x * 0.9 + 7).clamp(0, 255).byte().cpu().numpy()
+            yield int(picture.sum(dtype=numpy.int64))
+
+    return epoch
+
+
+def kernel():
+    """As a Jupyter kernel: a process with a TCP socket and a thread for each channel, whose cells use PyTorch. The notebook's end is another process, which keeps its connections."""
+    import json
+    import socket
+    import subprocess
+
+    channels = ("shell", "iopub", "stdin", "control", "heartbeat")
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in channels]
+    ports = [str(s.getsockname()[1]) for s in servers]
+    for s in servers:
+        s.close()
+    subprocess.Popen([sys.executable, __file__, "--kernel", *ports])
+    clients = {name: connected(int(port)).makefile("rw") for name, port in zip(channels, ports)}
+
+    def ask(channel, **message):
+        clients[channel].write(json.dumps(message) + "\n")
+        clients[channel].flush()
+        return json.loads(clients[channel].readline())
+
+    ask("shell", code="import torch; x = torch.arange(1 << 16, device='cuda', dtype=torch.float64)")
+
+    def epoch():
+        for i in range(6):
+            assert ask("heartbeat", beat=i) == {"beat": i} and ask("control", beat=i) == {"beat": i}
+            assert ask("shell", code=f"y = (x * {i}).sin().sum().item(); print(y)")["status"] == "ok"
+            yield json.loads(clients["iopub"].readline())["text"]
+
+    return epoch
+
+
+def connected(port):
+    import socket
+    import time
+
+    for _ in range(600):
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            time.sleep(0.1)
+    raise TimeoutError(port)
+
+
+def kernel_process(ports):
+    import contextlib
+    import io
+    import json
+    import socket
+    import threading
+
+    servers = [socket.create_server(("127.0.0.1", int(port))) for port in ports]
+    shell, iopub, stdin, *echoes = [s.accept()[0].makefile("rw") for s in servers]
+
+    def echo(channel):
+        for line in channel:
+            channel.write(line)
+            channel.flush()
+
+    for channel in echoes:
+        threading.Thread(target=echo, args=(channel,), daemon=True).start()
+    names = {}
+    for line in shell:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(json.loads(line)["code"], names)
+        if out.getvalue():
+            iopub.write(json.dumps({"text": out.getvalue()}) + "\n")
+            iopub.flush()
+        shell.write(json.dumps({"status": "ok"}) + "\n")
+        shell.flush()
+
+
+def expandable():
+    """PyTorch maps its memory by itself (cuMemCreate, cuMemMap), as long-running training is advised to."""
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    torch = torch_seeded()
+
+    def epoch():
+        torch_seeded()
+        model = torch.nn.Sequential(torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512)).cuda()
+        optimizer = torch.optim.Adam(model.parameters())
+        for i in range(10):
+            x = torch.randn(256 * (i % 3 + 1), 512, device="cuda")
+            loss = (model(x) - x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss.item()
+        del model, optimizer, x, loss
+        torch.cuda.empty_cache()
+
+    return epoch
+
+
 PROGRAMS = {
     "loader-fork": lambda: loader("fork", False),
     "loader-persistent": lambda: loader("fork", True),
@@ -561,6 +811,14 @@ PROGRAMS = {
     "pools": pools,
     "two-programs": two_programs,
     "web-server": web_server,
+    "timm": timm_training,
+    "lora": lora,
+    "flax": flax_training,
+    "equinox": equinox_training,
+    "numba": numba_kernels,
+    "opencv": opencv_beside,
+    "kernel": kernel,
+    "expandable": expandable,
 }
 
 
@@ -596,6 +854,8 @@ def main():
     if sys.argv[1] == "--list":
         print("\n".join(PROGRAMS))
         return
+    if sys.argv[1] == "--kernel":
+        return kernel_process(sys.argv[2:])
     run = Run(PROGRAMS[sys.argv[1]]())
     while run.epochs < 1:
         run.tick()
