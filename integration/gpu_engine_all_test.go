@@ -140,7 +140,10 @@ func TestGPUKeeperEngineFallbacks(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			must(t, a.Cryo(t.Context(), slices.Concat([]string{"checkpoint", id, ref}, test.flags)...))
+			r := must(t, a.Cryo(t.Context(), slices.Concat([]string{"checkpoint", id, ref}, test.flags)...))
+			if told := strings.Contains(r.Stderr, "warning: process 1 (fakeapp) went by the driver: "); told != (test.flags == nil) {
+				t.Errorf("it is said that the driver saved all: %v\n%s", told, r.Stderr)
+			}
 			if bytes, why := pieces(t, a, ref); bytes != 0 || !strings.Contains(why, test.why) {
 				t.Errorf("%.0f bytes were handed over, and the reason is %q", bytes, why)
 			}

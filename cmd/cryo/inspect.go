@@ -19,6 +19,7 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/inspect"
 	"github.com/cryo-project/cryo/shim/size"
+	"github.com/cryo-project/cryo/shim/take"
 )
 
 type inspected struct {
@@ -168,7 +169,9 @@ func (a *app) printInspected(i inspected, check bool) error {
 		a.line("  and %d more, which --json lists", more)
 	}
 	if c.GPU != nil {
-		a.printFallbacks(c.GPU)
+		for _, left := range take.LeftToDriver(c.GPU) {
+			a.line("  %s", left)
+		}
 		if err := a.printGPUs(c.GPU); err != nil {
 			return err
 		}

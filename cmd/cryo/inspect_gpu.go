@@ -52,15 +52,6 @@ func gpuRows(g *image.GPU) [][]string {
 	return rows
 }
 
-// printFallbacks says why processes had not handed their device memory over.
-func (a *app) printFallbacks(g *image.GPU) {
-	for _, p := range g.Processes {
-		if p.Fallback != "" {
-			a.line("  %d (%s) went by the driver: %s", p.PID, p.Command, p.Fallback)
-		}
-	}
-}
-
 // savedIn is the part of a line about the freeze; empty without GPUs.
 func savedIn(g *image.GPU) string {
 	if g == nil {

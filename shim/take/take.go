@@ -123,6 +123,12 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 		}
 		return desc, nil, t.failed(ctx, err)
 	}
+	if t.GPUEngine != image.DriverEngine {
+		for _, left := range LeftToDriver(sub.config.GPU) {
+			t.Warn("process %s", left)
+			warnings = append(warnings, "process "+left)
+		}
+	}
 	r.Warnings = warnings
 	return desc, r, op.Close()
 }

@@ -1,0 +1,29 @@
+package take
+
+import (
+	"fmt"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/shim/size"
+)
+
+// much is how much of a process the driver saves without a word: contexts, code and small allocations are always its own. In bytes.
+const much = 1 << 30
+
+// LeftToDriver says of each process that should hand its device memory over, and of which the driver saved all, or much and more than half, why. g may be nil.
+func LeftToDriver(g *image.GPU) (lines []string) {
+	if g == nil {
+		return nil
+	}
+	for _, p := range g.Processes {
+		handed := p.Handed()
+		switch {
+		case p.Fallback != "":
+			lines = append(lines, fmt.Sprintf("%d (%s) went by the driver: %s", p.PID, p.Command, p.Fallback))
+		case g.Engine == image.KeeperEngine && p.Memory-handed >= much && handed < p.Memory/2:
+			lines = append(lines, fmt.Sprintf("%d (%s) handed over %s of %s of device memory. The rest went by the driver: pools of cudaMallocAsync, arrays, allocations below 2 MiB, "+
+				"and what other processes may have", p.PID, p.Command, size.Of(handed), size.Of(p.Memory)))
+		}
+	}
+	return lines
+}
