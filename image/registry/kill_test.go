@@ -79,9 +79,10 @@ func transfer(what, root, ref string) error {
 // untilDone starts a transfer again and again and kills it at random, until one gets to the end. It says how many were killed.
 func untilDone(t *testing.T, what, root, ref string) (killed int) {
 	t.Helper()
+	passwords := t.TempDir() // with none
 	for n := 0; n < 60; n++ {
 		c := exec.Command(os.Args[0])
-		c.Env = append(os.Environ(), "CRYO_TEST_TRANSFER="+what, "CRYO_TEST_STORE="+root, "CRYO_TEST_REF="+ref,
+		c.Env = append(os.Environ(), "CRYO_TEST_TRANSFER="+what, "CRYO_TEST_STORE="+root, "CRYO_TEST_REF="+ref, "DOCKER_CONFIG="+passwords,
 			"GORACE=atexit_sleep_ms=0") // the race detector would have us kill it while it waits to exit
 		c.Stderr = os.Stderr
 		if err := c.Start(); err != nil {
@@ -105,7 +106,7 @@ func untilDone(t *testing.T, what, root, ref string) (killed int) {
 
 // A push and a pull that are killed at any moment go on where they stopped, and no part of a blob ever shows.
 func TestKilled(t *testing.T) {
-	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	t.Parallel()
 	f := newFake(t)
 	var in, out atomic.Int64
 	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
@@ -182,7 +183,7 @@ func (w *slowWriter) Write(p []byte) (n int, err error) {
 // TestKilledImage kills a push of a snapshot and its image at any moment: the registry takes no manifest of which anything is missing, so whenever there is a
 // name, all is there.
 func TestKilledImage(t *testing.T) {
-	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	t.Parallel()
 	f := newFake(t)
 	f.fault = func(http.ResponseWriter, *http.Request) bool {
 		time.Sleep(3 * time.Millisecond)

@@ -34,7 +34,7 @@ func TestPace(t *testing.T) {
 			<-let
 			return false
 		}
-		p.Lazily(Lazy{Source: sourceOf(t, s, p), Head: few, Running: all})
+		p.Lazily(Lazy{Source: sourceOf(t, s, p), Head: few, Running: all, rest: 700 * time.Millisecond})
 		done := make(chan error, 1)
 		go func() { done <- p.Finish(t.Context()) }()
 		time.Sleep(100 * time.Millisecond)
