@@ -80,7 +80,7 @@ func TestBadOtherDevice(t *testing.T) {
 	}
 	criu := find(t, a, func(p process) bool {
 		dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.pid))
-		return err == nil && p.command == "criu" && strings.HasPrefix(dir, root+"/") && len(restorers(t, a)) > 0
+		return err == nil && isCRIU(p) && strings.HasPrefix(dir, root+"/") && len(restorers(t, a)) > 0
 	})
 	if criu == 0 {
 		t.Fatal("no trial")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
+	"github.com/cryo-project/cryo/runtime/runc"
 )
 
 // process is one of a host's, which are told by the host's cgroups: other labs may run at the same time.
@@ -38,11 +39,24 @@ func find(t *testing.T, h *lab.Host, is func(process) bool) (pid int) {
 	return 0
 }
 
+// isCRIU tells whether a process is CRIU, and no child of it that has its name for a moment.
+func isCRIU(p process) bool {
+	if p.command != "criu" {
+		return false
+	}
+	parent, err := runc.Parent(p.pid)
+	if err != nil {
+		return false
+	}
+	command, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", parent))
+	return err == nil && strings.TrimSpace(string(command)) != "criu"
+}
+
 // dumping tells whether a process is the CRIU of a dump for the cryo command, whose working directory is that command's.
 func dumping(h *lab.Host) func(process) bool {
 	return func(p process) bool {
 		dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.pid))
-		return err == nil && p.command == "criu" && strings.HasPrefix(dir, filepath.Join(h.CryoRoot(), "work")+"/")
+		return err == nil && isCRIU(p) && strings.HasPrefix(dir, filepath.Join(h.CryoRoot(), "work")+"/")
 	}
 }
 

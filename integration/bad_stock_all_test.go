@@ -57,7 +57,7 @@ func TestBadStockAway(t *testing.T) {
 	start(t, h, id, nil, "workload", "count", "--memory", "128")
 	dumps := func(p process) bool { // those before are asked for their version
 		dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.pid))
-		return err == nil && p.command == "criu" && strings.Contains(dir, "/"+id+"/criu-")
+		return err == nil && isCRIU(p) && strings.Contains(dir, "/"+id+"/criu-")
 	}
 	for range 2 {
 		ended := make(chan lab.Result, 1)
