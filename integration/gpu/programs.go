@@ -28,6 +28,7 @@ var programs = []program{
 	{name: "diffusion", about: "a denoising loop in half precision"},
 	{name: "compile", about: "`torch.compile`"},
 	{name: "compile-overhead", about: "`torch.compile(mode=\"reduce-overhead\")`"},
+	{name: "compile-autotune", about: "`torch.compile(mode=\"max-autotune\")`"},
 	{name: "one-rank", about: "torch.distributed and DDP: one rank, NCCL", flags: []string{"--tcp-established"}},
 	{name: "tensor-queue", about: "torch.multiprocessing: CUDA tensors through a queue", refused: "gpu-several"},
 	{name: "jax-training", about: "JAX, without preallocation"},

@@ -799,6 +799,7 @@ PROGRAMS = {
     "diffusion": diffusion,
     "compile": lambda: compiled("default"),
     "compile-overhead": lambda: compiled("reduce-overhead"),
+    "compile-autotune": lambda: compiled("max-autotune"),
     "one-rank": one_rank,
     "tensor-queue": shared_tensors,
     "jax-training": jax_training,
