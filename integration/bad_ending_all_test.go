@@ -41,7 +41,7 @@ func TestBadEnding(t *testing.T) {
 			id, ref := name(t), "bad/ending:1"
 			start(t, h, id, nil, "workload", "count", "--memory", "64")
 			forget(t, h, ref)
-			shim := find(t, h, called("containerd-shim"))
+			shim := find(t, h, runsShim(id))
 			if err := os.WriteFile(asked, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -32,7 +32,7 @@ func TestBadKilledShim(t *testing.T) {
 	for range 3 {
 		id, ref := name(t), "bad/killed:2"
 		start(t, a, id, nil, "workload", "count", "--memory", "128")
-		shim := find(t, a, called("containerd-shim"))
+		shim := find(t, a, runsShim(id))
 		r := duringDump(t, a, id, ref, func(int) {
 			time.Sleep(time.Duration(rand.Int64N(int64(150 * time.Millisecond))))
 			kill(t, shim)
@@ -92,7 +92,7 @@ func TestBadKilledShimBusy(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(groups[0], "cgroup.procs"), []byte(strconv.Itoa(slow.Process.Pid)), 0); err != nil {
 		t.Fatal(err)
 	}
-	kill(t, find(t, a, called("containerd-shim")))
+	kill(t, find(t, a, runsShim(id)))
 	if err := slow.Wait(); err != nil {
 		t.Error(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,11 +66,12 @@ func called(command string) func(process) bool {
 	return func(p process) bool { return p.command == command }
 }
 
-// runsShim reports whether a process is the shim of a container whose id contains these words.
+// runsShim reports whether a process is the shim of a container whose id contains these words, and not containerd's call that starts one or tidies up after it.
 func runsShim(id string) func(process) bool {
 	return func(p process) bool {
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
-		return err == nil && strings.Contains(string(line), "containerd-shim-cryo-v1") && strings.Contains(string(line), id)
+		words := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+		return err == nil && strings.Contains(words[0], "containerd-shim-cryo-v1") && strings.Contains(string(line), id) && !slices.Contains([]string{"start", "delete"}, words[len(words)-1])
 	}
 }
 

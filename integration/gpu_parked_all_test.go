@@ -85,7 +85,7 @@ func TestGPUParked(t *testing.T) {
 	})
 	t.Run("shim dies", func(t *testing.T) {
 		id, _ := parked(t, a)
-		kill(t, find(t, a, called("containerd-shim")))
+		kill(t, find(t, a, runsShim(id)))
 		gone(t, a, id)
 		remove(t.Context(), a, id)
 		wantTrace(t, a, traced)

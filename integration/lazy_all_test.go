@@ -107,7 +107,7 @@ func TestLazy(t *testing.T) {
 	})
 	t.Run("killed shim", func(t *testing.T) {
 		id := restoreLazily(t, h, ref)
-		kill(t, find(t, h, called("containerd-shim")))
+		kill(t, find(t, h, runsShim(id)))
 		ended(t, h, id)
 		eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(restorers(t, h)) == 0 })
 	})
