@@ -46,7 +46,7 @@ func (s *stopper) do(f func()) {
 	if s.calls == nil {
 		s.calls = make(chan func())
 		began := make(chan int)
-		go trace(s.calls, began)
+		go trace(s.calls, began, s.stopped)
 		s.tracer = <-began
 	}
 	done := make(chan struct{})
@@ -57,22 +57,49 @@ func (s *stopper) do(f func()) {
 	<-done
 }
 
-// trace makes calls by one thread, which then ends.
-func trace(calls <-chan func(), began chan<- int) {
+// burial is how often threads are looked at that may have ended while they were stopped.
+const burial = 50 * time.Millisecond
+
+// trace makes calls by one thread, which then ends. Between calls it waits for the threads of stopped that have ended.
+func trace(calls <-chan func(), began chan<- int, stopped map[int]map[int]bool) {
 	runtime.LockOSThread()            // for good: the thread ends with the goroutine
 	if unix.Gettid() == os.Getpid() { // the first thread does not end before the process
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			trace(calls, began)
+			trace(calls, began, stopped)
 		}()
 		<-ended
 		runtime.UnlockOSThread()
 		return
 	}
 	began <- unix.Gettid()
-	for f := range calls {
-		f()
+	tick := time.NewTicker(burial)
+	defer tick.Stop()
+	for {
+		select {
+		case f, more := <-calls:
+			if !more {
+				return
+			}
+			f()
+		case <-tick.C:
+			bury(stopped)
+		}
+	}
+}
+
+// bury waits for traced threads that have ended: before that, the first process of a pid namespace does not end, and nobody hears that the container was killed. Others are left as they are.
+func bury(stopped map[int]map[int]bool) {
+	for _, tids := range stopped {
+		for tid := range tids {
+			if !dead(tid) {
+				continue
+			}
+			if got, err := unix.Wait4(tid, nil, unix.WALL|unix.WNOHANG, nil); got == tid || err != nil {
+				delete(tids, tid)
+			}
+		}
 	}
 }
 

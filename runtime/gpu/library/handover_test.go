@@ -408,7 +408,7 @@ func TestStorm(t *testing.T) {
 	a := r.run("--blocks", "5,9", "--storm", "4")
 	first := a.Does("check").State.Processes[0].Rounds
 	var descriptors, maps, tasks int
-	for i := range 16 {
+	for i := range 10 {
 		pieces, files := a.take()
 		if i == 5 {
 			descriptors, maps, tasks = links(t, a.PID, ""), lines(t, "/proc/%d/maps", a.PID), threads(t, a.PID)

@@ -152,8 +152,8 @@ func TestLimitNoRoom(t *testing.T) {
 	a.works()
 }
 
-// TestLimitLate has the driver not come back in time when the limit is lowered, and when it is set back. The next attempt begins when it has.
-func TestLimitLate(t *testing.T) {
+// TestLimitLoweredLate has the driver not come back in time when the limit is lowered. What is done then comes when it has.
+func TestLimitLoweredLate(t *testing.T) {
 	r := newRig(t, 256)
 	r.Env = append(r.Env, localMemory...)
 	a := r.run("--blocks", "5")
@@ -162,7 +162,15 @@ func TestLimitLate(t *testing.T) {
 	a.back(pieces, files)
 	time.Sleep(time.Second) // what was not waited for would come now
 	a.limits(1024)
-	pieces, files = a.take()
+	a.works()
+}
+
+// TestLimitSetBackLate has the driver not come back in time when the limit is set back. The next attempt begins when it has.
+func TestLimitSetBackLate(t *testing.T) {
+	r := newRig(t, 256)
+	r.Env = append(r.Env, localMemory...)
+	a := r.run("--blocks", "5")
+	pieces, files := a.take()
 	r.Order("cuCtxSetLimit * delay 6000")
 	p, _ := a.dial()
 	var call *driver.CallError

@@ -229,7 +229,7 @@ func TestVirtualFork(t *testing.T) {
 func TestVirtualStorm(t *testing.T) {
 	r := newRig(t, 512)
 	a := r.run(append(allKinds, "--storm", "4")...)
-	for range 8 {
+	for range 5 {
 		pieces, files := a.take()
 		a.back(pieces, files)
 	}
