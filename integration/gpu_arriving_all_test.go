@@ -356,8 +356,10 @@ func TestGPUArrivingFails(t *testing.T) {
 	host, device := segmentsOf(t, path)
 	both := some(device)
 	maps.Copy(both, host)
+	var killed time.Time
 	victim := func(is func(process) bool) func(*testing.T, *gate, *underway) {
 		return func(t *testing.T, _ *gate, _ *underway) {
+			killed = time.Now()
 			pid := find(t, b, is)
 			if pid == 0 {
 				t.Fatal("there is none")
@@ -411,6 +413,9 @@ func TestGPUArrivingFails(t *testing.T) {
 				c.silent(t, b, id)
 				test.do(t, g, c)
 				r := quietly(<-c.ended)
+				if took := time.Since(killed); test.code == codeAborted && took > 8*time.Second { // it is not a deadline that ends it
+					t.Errorf("it ends %s after what was killed", took)
+				}
 				if test.words != "" {
 					refusal(t, r, test.code, test.words)
 				} else if r.Code != test.code {
