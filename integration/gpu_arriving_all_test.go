@@ -392,8 +392,6 @@ func TestGPUArrivingFails(t *testing.T) {
 					return strings.Contains(line, "the memory of a restored container is there") && strings.Contains(line, "killed-when-restored")
 				})
 			})
-			// A CRIU that is about to let its processes run may wait for one that was killed, until its deadline.
-			eventually(t, "the end of CRIU", 30*time.Second, func() bool { return !slices.ContainsFunc(processes(t, b), called("criu")) })
 			victim(called("fakeapp"))(t, g, c)
 		}},
 	} {
