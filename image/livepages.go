@@ -281,8 +281,8 @@ func (r *PagesReader) Close() {
 }
 
 // Read returns the bytes of a part's runs, one after the other, verified: by their digest, or by their check where the segment is a
-// [segment.Verified]. They are valid until the next call. What does not verify
-// gives an error of kind DataLoss, and so does a segment that is cut short.
+// [segment.Verified]. They are valid until the next call. Read returns an error of kind
+// DataLoss for bytes that do not verify, and for a segment that is cut short.
 func (r *PagesReader) Read(p Part) ([]byte, error) {
 	f := &r.m.x.Frames[p.frame]
 	raw, err := r.frame(p.frame, r.buf)

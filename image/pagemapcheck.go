@@ -27,7 +27,7 @@ func newPagemapCheck(x *index.Index) *pagemapCheck {
 	return c
 }
 
-// strayRun returns the first run of some frames, which ascend, that has not the place that memory gives to its pages; false if there is one.
+// strayRun looks for a run whose pages are not where the memory has them. It returns the first one and false, or true if all runs are in their place. Frames and memory ascend.
 func strayRun(x *index.Index, frames []int32, memory []pages.Run) (index.Run, bool) {
 	for _, i := range frames {
 		for _, r := range x.Frames[i].Runs { // both ascend

@@ -67,5 +67,5 @@ func (s *slots) put(slot []byte) {
 	}
 }
 
-// release gives the memory back; no slot may be used any more.
+// release unmaps the memory. The caller must not use a slot afterwards.
 func (s *slots) release() { _ = unix.Munmap(s.memory) } // fails only for what was not mapped

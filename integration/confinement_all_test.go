@@ -103,7 +103,7 @@ func confined(t *testing.T, protection string, h *lab.Host, f *fuzzed, c *canari
 	return fmt.Sprintf("exit %d, %s", o.code, words)
 }
 
-// namesOf is what the host's namespaces have that a restore may be misled to set.
+// namesOf returns the host's name and a setting of its network, which a forged snapshot may try to change.
 func namesOf(t *testing.T, h *lab.Host) string {
 	t.Helper()
 	return must(t, h.Run(t.Context(), "cat", "/proc/sys/kernel/hostname", "/proc/sys/net/ipv4/ip_default_ttl")).Stdout

@@ -124,7 +124,7 @@ func (b *bundle) obey(request *restorer.Request, id, namespace string) error {
 		return nil
 	}
 	return b.changeSpec(func(spec *specs.Spec) error {
-		maps.Copy(spec.Annotations, request.Order.Annotations) // it has some of ours
+		maps.Copy(spec.Annotations, request.Order.Annotations) // the map is not nil: it already has annotations of cryo
 		return nil
 	})
 }

@@ -120,7 +120,7 @@ func (p *Puller) bring(ctx context.Context) error {
 	return storing.Wait()
 }
 
-// hashesLater reports whether segments are hashed when they have come, and not as they come. Those that do not go through the page cache would be read back from the disk.
+// hashesLater reports whether a segment is hashed after it was written, and not while it is written. It is false for segments that bypass the page cache, which would be read back from the disk.
 func (p *Puller) hashesLater() bool { return p.cached && p.lazy != nil && !p.lazy.Source.Whole }
 
 // fetchSegment brings a segment; nil: the store has it.

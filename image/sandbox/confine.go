@@ -32,7 +32,7 @@ const (
 	maxSeconds     = 3600    // of processor time, if no process is left that ends it sooner
 )
 
-// firstUser is the lowest of some four million users and groups that no process has: systemd gives the ones below to containers, and the ones from 2147352576 to images.
+// firstUser is the first user ID of a range that no process has, and likewise for groups. systemd assigns the IDs below the range to containers, and those from 2147352576 on to images.
 // Source: https://systemd.io/UIDS-GIDS/
 const firstUser = 1879048192
 

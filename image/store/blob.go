@@ -22,7 +22,7 @@ import (
 
 func (s *Store) blobPath(d digest.Digest) string { return filepath.Join(s.blobs(), d.Encoded()) }
 
-// Exists reports whether the store has the blob, with the size that the descriptor gives, and not damaged as far as is known.
+// Exists reports whether the store has the blob in the size that the descriptor names, and has not noted it as damaged.
 func (s *Store) Exists(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	if err := checkDescriptor(d); err != nil {
 		return false, &CorruptError{What: "descriptor", Err: err}

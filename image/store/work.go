@@ -101,7 +101,7 @@ func (w *Work) Close() error {
 	return errors.Join(err, w.op.Close())
 }
 
-// sweepWork removes the directories that no process has locked. One that has no lock yet gets ours, which tells its maker.
+// sweepWork removes the working directories that no process has locked. If a directory has no lock yet, sweepWork locks it first, so that the process that has just made it notices.
 func (s *Store) sweepWork() error {
 	entries, err := os.ReadDir(s.work())
 	if err != nil {

@@ -81,7 +81,7 @@ func (w *walk) review(t mountTree, f *fdinfo.FileEntry, o opened) error {
 	return nil
 }
 
-// mayOpen reports whether a container may have a device of a tmpfs open: one that every container has, or one to which its specification gives it access. CRIU opens it.
+// mayOpen reports whether a restored container may have a device of a tmpfs open. It may if every container has the device, or if its specification allows access to it. CRIU, not the container, opens it.
 func (w *walk) mayOpen(device string) bool {
 	l := w.spec.Linux
 	if slices.Contains(everyDevice, device) {

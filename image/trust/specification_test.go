@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// namesIn gives the names of all fields of a type, as the table has them.
+// namesIn returns the names of all fields of a type, spelled as in the table of fields.
 func namesIn(t reflect.Type, name string, known func(name string) bool) (names []string) {
 	if known(name) {
 		return []string{name}

@@ -154,7 +154,7 @@ func (k *check) fromHost(m *mountinfo.Info) bool {
 	})
 }
 
-// mayOpen reports whether a container may have a device open: every container's, or one to which the specification gives it access.
+// mayOpen reports whether a container may have a device open. It may if every container has the device, or if its specification allows access to it.
 func (k *check) mayOpen(character bool, major, minor int64) bool {
 	if k.mayHave(character, major, minor) {
 		return true

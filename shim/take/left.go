@@ -7,10 +7,11 @@ import (
 	"github.com/cryo-project/cryo/shim/size"
 )
 
-// much is how much of a process the driver saves without a word: contexts, code and small allocations are always its own. In bytes.
+// much is how many bytes of a process the driver may save before LeftToDriver says so. The driver always saves contexts, code and small allocations.
 const much = 1 << 30
 
-// LeftToDriver says of each process that should hand its device memory over, and of which the driver saved all, or much and more than half, why. g may be nil.
+// LeftToDriver returns a line for each process that should have handed its device memory over to the keeper and did not: the driver saved all of it, or [much] and more than half. The line says why.
+// g may be nil.
 func LeftToDriver(g *image.GPU) (lines []string) {
 	if g == nil {
 		return nil

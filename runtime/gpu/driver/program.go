@@ -33,7 +33,7 @@ type Program struct {
 	silent  atomic.Int64  // nanoseconds after which it was killed because it had not answered; 0: it was not
 }
 
-// In returns the program's path in a directory. Where that is "", the path is "" too, which [Run] looks up.
+// In returns the path of the program in a directory. For the directory "" it returns "": then [Run] looks for the program by itself.
 func In(dir string) string {
 	if dir == "" {
 		return ""
