@@ -88,7 +88,7 @@ func TestBadOtherDevice(t *testing.T) {
 	if err := unix.Kill(criu, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for _, pid := range append(restorers(t, a), c.Process.Pid) {
+	for _, pid := range append(senders(t, a), append(restorers(t, a), c.Process.Pid)...) { // the checkpoint process undoes a trial that fails
 		kill(t, pid)
 	}
 	_ = c.Wait() // it was killed

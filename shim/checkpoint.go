@@ -22,49 +22,69 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// Checkpoint dumps the container into r.Path. State, Wait, Stats and events go on meanwhile.
+// Checkpoint dumps the container into r.Path, or has a checkpoint process take a snapshot of it. State, Wait, Stats and events go on meanwhile.
 func (s *service) Checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest) (*ptypes.Empty, error) {
-	var o options.CheckpointOptions
-	if r.Options != nil {
-		if err := typeurl.UnmarshalTo(r.Options, &o); err != nil {
-			return nil, reply(fmt.Errorf("read checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument))
-		}
-	}
-	if err := s.checkpoint(ctx, r, &o); err != nil {
-		warn(ctx, "tell the command why there is no checkpoint", checkpoint.Leave(o.WorkPath, native(err)))
+	if err := s.checkpoint(ctx, r); err != nil {
 		return nil, reply(err)
 	}
 	return &ptypes.Empty{}, nil
 }
 
-func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest, o *options.CheckpointOptions) error {
+func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest) error {
+	var o options.CheckpointOptions
+	if r.Options != nil {
+		if err := typeurl.UnmarshalTo(r.Options, &o); err != nil {
+			return fmt.Errorf("read checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument)
+		}
+	}
 	c := s.container(r.ID)
 	if c == nil {
 		return fmt.Errorf("checkpoint %s: no such container: %w", r.ID, errdefs.ErrNotFound)
 	}
-	if checkpoint.Held(o.WorkPath) {
-		ctx = context.WithoutCancel(ctx)
-	} else if to, err := c.sendTo(o); err != nil || to != "" {
-		if err != nil {
-			return err
-		}
-		return s.send(ctx, c, to, r.Path, o)
-	}
-	in, err := c.life.admit(ctx, toSave, r.ID)
-	if errors.Is(err, errKilled) {
-		return checkpoint.Lost("checkpoint", r.ID, err)
-	}
+	order, err := restorer.RequestIn(&o)
 	if err != nil {
 		return err
+	}
+	if order != nil {
+		return s.snapshot(ctx, c, order)
+	}
+	to, err := c.sendTo(&o)
+	if err != nil {
+		return err
+	}
+	if to != "" {
+		return s.send(ctx, c, to, r.Path, &o)
+	}
+	_, err = s.dump(ctx, c, dumpRequest{images: r.Path, work: o.WorkPath, options: &o})
+	return err
+}
+
+// dumpRequest says how a container is dumped.
+type dumpRequest struct {
+	images, work string // directories of CRIU's; work may be empty
+	options      *options.CheckpointOptions
+	holder       *restorer.Holder // nil: a stock client takes the images
+}
+
+// dump dumps the container, with the checkpoint process that holds it or for a stock client.
+func (s *service) dump(ctx context.Context, c *container, r dumpRequest) (checkpoint.Result, error) {
+	id := c.request.ID
+	in, err := c.life.admit(ctx, toSave, id)
+	if errors.Is(err, errKilled) {
+		err = checkpoint.Lost("checkpoint", id, err)
+	}
+	if err != nil {
+		return checkpoint.Result{}, err
 	}
 	next := in.from
 	defer func() { in.over(next) }()
 	defer c.endsWhenKilled(in.ctx)()
-	result, err := s.checkpointAlone(in, c, r.Path, o)
+	result, err := s.dumpAlone(in, c, r)
 	if err != nil && errors.Is(context.Cause(in.ctx), errKilled) && !errors.Is(err, failure.ErrLost) {
-		err = checkpoint.Lost("checkpoint", r.ID, err)
+		err = checkpoint.Lost("checkpoint", id, err)
 	}
 	switch {
 	case err == nil && result.Killed || errors.Is(err, failure.ErrLost):
@@ -74,12 +94,12 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 	default:
 		next = running
 	}
-	return err
+	return result, err
 }
 
-// checkpointAlone runs while nothing else uses the container.
-func (s *service) checkpointAlone(in *admission, c *container, images string, o *options.CheckpointOptions) (result checkpoint.Result, err error) {
-	ctx, id := in.ctx, c.request.ID
+// dumpAlone runs while nothing else uses the container.
+func (s *service) dumpAlone(in *admission, c *container, r dumpRequest) (result checkpoint.Result, err error) {
+	ctx, id, o := in.ctx, c.request.ID, r.options
 	state, err := s.TTRPCTaskService.State(ctx, &taskAPI.StateRequest{ID: id})
 	if err != nil {
 		return result, err
@@ -95,11 +115,11 @@ func (s *service) checkpointAlone(in *admission, c *container, images string, o 
 		return result, err
 	}
 	criuOptions.LinkRemap = true
-	undo, err := makeImages(images)
+	undo, err := makeImages(r.images)
 	if err != nil {
 		return result, err
 	}
-	work := o.WorkPath
+	work := r.work
 	if work == "" {
 		if work, err = os.MkdirTemp(c.bundle.dir, "criu-"); err != nil {
 			return result, fmt.Errorf("make CRIU's work directory: %w", err)
@@ -111,13 +131,8 @@ func (s *service) checkpointAlone(in *admission, c *container, images string, o 
 		return result, err
 	}
 	defer done(true)
-	conversation, ctx, err := checkpoint.Join(ctx, o.WorkPath)
+	pages, err := configure(c, criuOptions, r.holder)
 	if err != nil {
-		return result, err
-	}
-	pages, err := configure(ctx, c, criuOptions, conversation)
-	if err != nil {
-		conversation.End(checkpoint.Result{}, err)
 		return result, err
 	}
 	defer settle(ctx, c, criuOptions)
@@ -128,7 +143,7 @@ func (s *service) checkpointAlone(in *admission, c *container, images string, o 
 		First:  int(state.Pid),
 		Alive:  func() bool { return !errors.Is(context.Cause(ctx), errKilled) && !runc.Ended(int(state.Pid)) },
 		Dump: runc.Dump{
-			Images:          images,
+			Images:          r.images,
 			Work:            work,
 			Exit:            o.Exit,
 			TCPEstablished:  o.OpenTcp,
@@ -142,10 +157,10 @@ func (s *service) checkpointAlone(in *admission, c *container, images string, o 
 			Patience:        patience(criuOptions),
 		},
 	}
-	if conversation != nil {
-		request.Hold = conversation
+	if r.holder != nil {
+		request.Hold = r.holder
 	}
-	result, err = s.run(ctx, in, c, request, conversation)
+	result, err = s.run(ctx, in, c, request, r.holder)
 	if err == nil && request.Hold == nil && !o.Exit && ctx.Err() != nil { // the client that would take the images is gone
 		err = checkpoint.Failed(id, context.Cause(ctx))
 	}
@@ -153,11 +168,10 @@ func (s *service) checkpointAlone(in *admission, c *container, images string, o 
 		result.Killed = true
 		s.awaitEnd(ctx, id)
 	}
-	conversation.End(result, err)
 	lost := errors.Is(err, failure.ErrLost)
 	if err != nil {
 		s.keepLog(ctx, c, work)
-		if !lost || conversation == nil { // else the command may have all that is left of the container
+		if !lost || r.holder == nil { // else the checkpoint process may have all that is left of the container
 			undo()
 		}
 	}
@@ -168,13 +182,13 @@ func (s *service) checkpointAlone(in *admission, c *container, images string, o 
 }
 
 // run takes the checkpoint, with what the container has on GPUs. A container that is parked from a checkpoint before stays so.
-func (s *service) run(ctx context.Context, in *admission, c *container, request checkpoint.Request, conversation *checkpoint.Conversation) (checkpoint.Result, error) {
+func (s *service) run(ctx context.Context, in *admission, c *container, request checkpoint.Request, holder *restorer.Holder) (checkpoint.Result, error) {
 	if !c.gpus.nvidia {
 		return checkpoint.Run(ctx, c.runtime, request)
 	}
 	request.Devices, request.Parked = c.saved, in.from == parked
 	if !request.Parked {
-		engine, err := s.engine(ctx, c, conversation, request.Frozen)
+		engine, err := s.engine(ctx, c, holder, request.Frozen)
 		if err != nil {
 			return checkpoint.Result{}, checkpoint.Failed(request.ID, err)
 		}

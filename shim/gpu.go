@@ -15,6 +15,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/interrupt"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // gpus is what a container has of GPUs by its specification. Nothing is done for one that has none.
@@ -61,19 +62,19 @@ func (c *container) gpuContainer(spec *specs.Spec) gpu.Container {
 	}
 }
 
-// engine makes what saves the container's GPUs for a checkpoint, with or without a conversation.
-func (s *service) engine(ctx context.Context, c *container, conversation *checkpoint.Conversation, frozen bool) (*gpu.Engine, error) {
+// engine makes what saves the container's GPUs for a checkpoint, which a process may hold.
+func (s *service) engine(ctx context.Context, c *container, holder *restorer.Holder, frozen bool) (*gpu.Engine, error) {
 	spec, err := c.bundle.spec()
 	if err != nil {
 		return nil, err
 	}
-	w := conversation.Asked()
+	w := holder.Asked()
 	timeout, force, err := s.gpuChoices(spec.Annotations, w)
 	if err != nil {
 		return nil, err
 	}
 	e := &gpu.Engine{Container: c.gpuContainer(spec), Timeout: timeout, Force: force, Raise: interrupt.Raise, Lower: interrupt.Lower, KeeperOnly: w.KeeperOnly, GoesOn: w.LeaveRunning}
-	s.handOver(ctx, c, e, conversation, frozen)
+	handOver(c, e, holder, frozen)
 	host := cdi.Open(s.config.GPU.CDI...)
 	if e.CDI = host.Find(spec); len(e.CDI) > 0 {
 		edits, err := host.Edits(e.CDI)
@@ -88,7 +89,7 @@ func (s *service) engine(ctx context.Context, c *container, conversation *checkp
 	return e, nil
 }
 
-// gpuChoices are the command's, else the container's, else the configuration's.
+// gpuChoices are the checkpoint process's, else the container's, else the configuration's.
 func (s *service) gpuChoices(annotations map[string]string, w checkpoint.Options) (timeout time.Duration, force []string, err error) {
 	timeout = time.Duration(s.config.GPU.Timeout) * time.Second
 	if text := annotations[gpu.TimeoutAnnotation]; text != "" {

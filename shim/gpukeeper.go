@@ -3,7 +3,6 @@ package shim
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
@@ -17,6 +16,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // gpuEngine is the engine that a container asks for: by its annotation, else by the configuration.
@@ -99,21 +99,21 @@ func (c *container) giveLibraryAgain(spec *specs.Spec) error {
 	return nil
 }
 
-// handOver says whether the container hands device memory over, or why it does not.
-func (s *service) handOver(ctx context.Context, c *container, e *gpu.Engine, conversation *checkpoint.Conversation, frozen bool) {
+// handOver has the container hand device memory over, or notes why it does not.
+func handOver(c *container, e *gpu.Engine, holder *restorer.Holder, frozen bool) {
 	e.Library, e.Fallback = c.gpus.library, c.gpus.fallback
 	switch {
 	case e.Library == nil:
-	case !conversation.Asked().Devices:
+	case !holder.Asked().Devices:
 		e.Fallback = "the client does not take device memory"
 	case frozen:
 		e.Fallback = "the container was paused"
 	default:
-		e.Peer = func() (*os.File, error) { return conversation.Devices() }
+		e.Peer = holder.Devices
 	}
 }
 
-// drain waits until a copy of device memory is with the command, while the container runs and may be used.
+// drain waits until a copy of device memory is with the checkpoint process, while the container runs and may be used.
 func (s *service) drain(ctx context.Context, in *admission, request checkpoint.Request) error {
 	defer request.Devices.Release()
 	in.become(copying)

@@ -1,7 +1,6 @@
 package shim
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -20,6 +19,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // engineBundle is a container with a GPU, whose rootfs has these files.
@@ -132,22 +132,22 @@ func TestGiveLibraryAgain(t *testing.T) {
 	}
 }
 
-// TestHandOverOnlyToThoseWhoTakeIt: without a command that takes device memory, or of a paused container, nothing is handed over.
+// TestHandOverOnlyToThoseWhoTakeIt: without a process that takes device memory, or of a paused container, nothing is handed over.
 func TestHandOverOnlyToThoseWhoTakeIt(t *testing.T) {
-	takes := &checkpoint.Conversation{Options: checkpoint.Options{Devices: true}}
+	takes := &restorer.Holder{Hold: restorer.Hold{Options: checkpoint.Options{Devices: true}}}
 	for name, test := range map[string]struct {
 		library      *image.GPULibrary
-		conversation *checkpoint.Conversation
+		holder       *restorer.Holder
 		frozen, want bool
 	}{
 		"taken":             {&image.GPULibrary{}, takes, false, true},
 		"paused":            {&image.GPULibrary{}, takes, true, false},
 		"a stock client":    {&image.GPULibrary{}, nil, false, false},
-		"not wanted":        {&image.GPULibrary{}, &checkpoint.Conversation{}, false, false},
+		"not wanted":        {&image.GPULibrary{}, &restorer.Holder{}, false, false},
 		"without a library": {nil, takes, false, false},
 	} {
 		e := &gpu.Engine{}
-		(&service{}).handOver(context.Background(), &container{gpus: gpus{library: test.library}}, e, test.conversation, test.frozen)
+		handOver(&container{gpus: gpus{library: test.library}}, e, test.holder, test.frozen)
 		if (e.Peer != nil) != test.want || test.library != nil && (e.Fallback == "") != test.want || e.Library != test.library {
 			t.Errorf("%s: got %+v", name, e)
 		}

@@ -4,15 +4,15 @@ import (
 	"context"
 	"os"
 
-	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// configure writes CRIU's configuration for a dump. Where the command takes pages itself, it gives the socket that CRIU shall
-// inherit: one that no other process can reach, whatever the network namespaces of the command, containerd and CRIU are.
-func configure(ctx context.Context, c *container, o criu.Options, conversation *checkpoint.Conversation) (pages *os.File, err error) {
-	if pages, err = conversation.Pages(); err != nil {
+// configure writes CRIU's configuration for a dump. Where a process holds the container, it takes the pages itself, and configure returns the socket that CRIU shall
+// inherit: one that no other process can reach, whatever the network namespaces are.
+func configure(c *container, o criu.Options, holder *restorer.Holder) (pages *os.File, err error) {
+	if pages, err = holder.Pages(); err != nil {
 		return nil, err
 	}
 	if pages != nil {

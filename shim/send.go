@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
@@ -36,9 +37,31 @@ func (c *container) sendTo(o *options.CheckpointOptions) (string, error) {
 	return spec.Annotations[restorer.CheckpointAnnotation], nil
 }
 
-// send has the checkpoint process take a snapshot and send it, and leaves in images where it is. The process asks containerd for a second checkpoint, which the shim
-// takes as for the cryo command. A client that has paused the container finds it paused again afterwards, and resumes it; it ran meanwhile, but for the dump. One that
-// does not wait any more will not resume it, so it runs on.
+// snapshot has the checkpoint process take a snapshot as a command has ordered. The process hears when the command does not want it any more, and goes on without containerd.
+func (s *service) snapshot(ctx context.Context, c *container, order *restorer.Request) error {
+	id := c.request.ID
+	ns, err := namespaces.NamespaceRequired(ctx)
+	if err != nil {
+		return err
+	}
+	if order.ID != id || order.Namespace != ns || order.Checkpoint == nil {
+		return fmt.Errorf("the command has asked for a snapshot of %s in %s, not of %s in %s: %w", order.ID, order.Namespace, id, ns, errdefs.ErrInvalidArgument)
+	}
+	_, _, err = restorer.Take(context.WithoutCancel(ctx), *order, s.holding(c))
+	return err
+}
+
+// holding returns the function that dumps the container for a checkpoint process.
+func (s *service) holding(c *container) restorer.Dump {
+	return func(ctx context.Context, h *restorer.Holder) (checkpoint.Result, error) {
+		return s.dump(ctx, c, dumpRequest{images: h.Images, work: h.Work, holder: h, options: &options.CheckpointOptions{
+			OpenTcp: h.TCPEstablished, FileLocks: h.FileLocks, ExternalUnixSockets: h.ExternalUnixSockets,
+		}})
+	}
+}
+
+// send has the checkpoint process take a snapshot and send it, and leaves in images where it is. A client that has paused the container finds it paused again afterwards, and
+// resumes it; it ran meanwhile, but for the dump. One that does not wait any more will not resume it, so it runs on.
 func (s *service) send(ctx context.Context, c *container, to, images string, o *options.CheckpointOptions) error {
 	id := c.request.ID
 	if !c.sending.CompareAndSwap(false, true) {
@@ -59,7 +82,7 @@ func (s *service) send(ctx context.Context, c *container, to, images string, o *
 		}
 		defer s.pauseAgain(ctx, id)
 	}
-	snapshot, warnings, err := restorer.Take(ctx, request)
+	taken, warnings, err := restorer.Take(ctx, request, s.holding(c))
 	for _, w := range warnings {
 		log.G(ctx).WithField("id", id).WithField("to", to).Warn(w)
 	}
@@ -67,22 +90,23 @@ func (s *service) send(ctx context.Context, c *container, to, images string, o *
 		undo()
 		return fmt.Errorf("checkpoint %s to %s: %w", id, to, err)
 	}
-	log.G(ctx).WithField("id", id).WithField("snapshot", snapshot.Reference).WithField("digest", snapshot.Digest).Info("a snapshot was taken and sent")
-	data, err := json.Marshal(snapshot)
+	log.G(ctx).WithField("id", id).WithField("snapshot", taken.Reference).WithField("digest", taken.Digest).Info("a snapshot was taken and sent")
+	data, err := json.Marshal(taken)
 	if err != nil {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(images, sentFile), append(data, '\n'), 0o600); err != nil {
-		return fmt.Errorf("checkpoint %s: the snapshot is %s@%s, and nothing of that can be written down: %w", id, snapshot.Reference, snapshot.Digest, err)
+		return fmt.Errorf("checkpoint %s: the snapshot is %s@%s, and nothing of that can be written down: %w", id, taken.Reference, taken.Digest, err)
 	}
 	return nil
 }
 
 func (c *container) sendRequest(ctx context.Context, to string, o *options.CheckpointOptions) (r restorer.Request, err error) {
-	r = restorer.Request{ID: c.request.ID, Address: os.Getenv(containerdAddress), Checkpoint: &restorer.Checkpoint{
+	send := &restorer.Checkpoint{
 		To: to, Names: []string{c.request.ID}, Work: o.WorkPath,
 		TCPEstablished: o.OpenTcp, FileLocks: o.FileLocks, ExternalUnixSockets: o.ExternalUnixSockets,
-	}}
+	}
+	r = restorer.Request{ID: c.request.ID, Address: os.Getenv(containerdAddress), Checkpoint: send}
 	if r.Namespace, err = namespaces.NamespaceRequired(ctx); err != nil {
 		return r, err
 	}
@@ -91,7 +115,7 @@ func (c *container) sendRequest(ctx context.Context, to string, o *options.Check
 		return r, err
 	}
 	if pod := spec.Annotations[podAnnotation]; pod != "" {
-		r.Names = []string{pod, spec.Annotations[nameAnnotation]}
+		send.Names = []string{pod, spec.Annotations[nameAnnotation]}
 	}
 	return r, nil
 }

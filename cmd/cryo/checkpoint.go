@@ -11,6 +11,7 @@ import (
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/size"
 	"github.com/cryo-project/cryo/shim/take"
 )
@@ -19,7 +20,6 @@ import (
 type checkpointFlags struct {
 	take.Options
 	push        bool
-	verify      bool
 	segmentSize string // of Options.SegmentSize
 	registry    registryFlags
 }
@@ -86,7 +86,7 @@ container may then be lost.`,
 	flags.BoolVar(&f.LeaveRunning, "leave-running", false, "let the container go on after it was dumped")
 	flags.BoolVar(&f.Remove, "rm", false, "remove the container after it has ended and the snapshot is complete, and pushed if --push is given")
 	flags.BoolVar(&f.push, "push", false, "send the snapshot to its registry")
-	flags.BoolVar(&f.verify, "verify", false, "try whether the snapshot can be restored before the container ends; if it cannot, the container goes on")
+	flags.BoolVar(&f.Verify, "verify", false, "try whether the snapshot can be restored before the container ends; if it cannot, the container goes on")
 	flags.BoolVar(&f.SnapshotOnly, "snapshot-only", false, "with --push, send the snapshot by itself, without an image that others run")
 	flags.StringVar(&f.KeyFile, "sign-key", "", "sign the snapshot with the private key in this file, as cryo sign does")
 	flags.BoolVar(&f.TCPEstablished, "tcp-established", false, "save established TCP connections")
@@ -139,12 +139,12 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	if f.Config, err = a.config(); err != nil {
 		return err
 	}
-	if f.verify || f.Config.Dump.Verify && !f.LeaveRunning && !cmd.Flags().Changed("verify") {
-		c, err := a.restoreCommand(s)
-		if err != nil {
-			return err
-		}
-		f.Verify = &c
+	if f.Config.Dump.Verify && !f.LeaveRunning && !cmd.Flags().Changed("verify") {
+		f.Verify = true
+	}
+	environment, err := restore.Environment(s, a.configPath)
+	if err != nil {
+		return err
 	}
 	ctx, client, err := a.connect(ctx)
 	if err != nil {
@@ -155,8 +155,9 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 		a.warnHub(f.Ref)
 		f.Push = &options
 	}
-	f.Hooks = a.hooks()
-	result, err := take.Take(ctx, client, s, f.Options)
+	f.Hooks, f.Address = a.hooks(), a.address
+	c := take.Command{Options: f.Options, Store: s, Client: client, Environment: environment, Debug: a.debugLine()}
+	result, err := c.Run(ctx)
 	if result == nil {
 		return err
 	}

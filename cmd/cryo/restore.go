@@ -175,8 +175,14 @@ func (a *app) restoreCommand(s *store.Store) (c restore.Command, err error) {
 	if c.Environment, err = restore.Environment(s, a.configPath); err != nil {
 		return c, err
 	}
-	if a.debug {
-		c.Debug = func(line string) { fmt.Fprint(a.stderr, line) }
-	}
+	c.Debug = a.debugLine()
 	return c, nil
+}
+
+// debugLine returns the function that prints what the process logs that works for the command; nil: the user does not want it.
+func (a *app) debugLine() func(line string) {
+	if !a.debug {
+		return nil
+	}
+	return func(line string) { fmt.Fprint(a.stderr, line) }
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/crypto/nacl/secretbox"
 	"golang.org/x/crypto/scrypt"
 )
@@ -44,6 +45,18 @@ func ReadPrivateKey(path string, password func() ([]byte, error)) (*PrivateKey, 
 	k, err := parsePrivate(block)
 	if err != nil {
 		return wrong(err)
+	}
+	return k, nil
+}
+
+// Marshal returns the key as PKCS #8, which is not encrypted. [ParsePrivateKey] reads it.
+func (k *PrivateKey) Marshal() ([]byte, error) { return x509.MarshalPKCS8PrivateKey(k.signer) }
+
+// ParsePrivateKey reads what [PrivateKey.Marshal] has written.
+func ParsePrivateKey(data []byte) (*PrivateKey, error) {
+	k, err := parsePrivate(&pem.Block{Type: "PRIVATE KEY", Bytes: data})
+	if err != nil {
+		return nil, fmt.Errorf("read the private key: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	return k, nil
 }

@@ -30,8 +30,9 @@ type operation struct {
 }
 
 var (
-	dumpers    = []string{"containerd", "shim", "criu", "runc", "cryo"}
-	restorers  = append([]string{"restore"}, dumpers...)
+	around     = []string{"containerd", "shim", "criu", "runc", "cryo"}
+	dumpers    = append([]string{"checkpoint"}, around...)
+	restorers  = append([]string{"restore"}, around...)
 	dumpSteps  = []string{"work", "criu", "runc", "log", "dumped", "blob", "tag"}
 	everywhere = []string{"store", "containerd-root", "run"}
 	startSteps = []string{"work", "bundle", "state", "shim", "runc", "criu", "log", "restore"}

@@ -15,7 +15,7 @@ import (
 
 // commands are the names by which the kernel knows the processes that are targets and events.
 var commands = map[string]string{
-	"containerd": "containerd", "shim": "containerd-shim", "restore": "cryo-restore", "criu": "criu", "runc": "runc",
+	"containerd": "containerd", "shim": "containerd-shim", "restore": "cryo-restore", "checkpoint": "cryo-checkpoint", "criu": "criu", "runc": "runc",
 	"keeper": "cryo-gpu-keeper", "cryo": "cryo", "ctr": "ctr",
 	"program": "workload", // what runs in a container
 }

@@ -97,6 +97,12 @@ func (c *Channel) Send(message any, fds ...int) error {
 	return c.SendBytes(data, fds...)
 }
 
+// SendWithin is Send to a process that may not receive for a while: after the time d it returns [os.ErrDeadlineExceeded], and the message is dropped. Where it is used, all sending is.
+func (c *Channel) SendWithin(d time.Duration, message any) error {
+	_ = c.file.SetWriteDeadline(time.Now().Add(d)) // sockets have deadlines
+	return c.Send(message)
+}
+
 // SendBytes sends a message of bytes, [MaxMessage] at most, that are no JSON.
 func (c *Channel) SendBytes(data []byte, fds ...int) error {
 	var rights []byte

@@ -1,33 +1,10 @@
 package checkpoint
 
 import (
-	"regexp"
-
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
-
-// Leave writes the error of a checkpoint where the command finds it, in CRIU's work directory dir. Where no command asks, it does nothing.
-func Leave(dir string, err error) error { return failure.Leave(dir, failure.Of(err)) }
-
-// OtherVersion is the error of command and shim that have no version of the conversation in common. Nothing was done to the container.
-func OtherVersion(why string) error {
-	return failure.New(errdefs.ErrFailedPrecondition,
-		"the container's shim is of another release than this cryo: take the checkpoint with the cryo command of that release, or end the container and start it anew under the installed one",
-		"%s", why)
-}
-
-// otherVersion is how a shim says so. The builds before had no field for it.
-var otherVersion = regexp.MustCompile(`it speaks version [0-9]+, the shim [0-9]+`)
-
-// RefusedVersion returns what a shim has said that does not speak the version with which the command has greeted it; empty if err is another error.
-func RefusedVersion(err error) string {
-	if err == nil {
-		return ""
-	}
-	return otherVersion.FindString(err.Error())
-}
 
 // Failed returns the error of a checkpoint that has not come about, of a container that runs on as before. Its kind is that of err if that has one (cancelled, out of space), else Aborted.
 func Failed(id string, err error) error {

@@ -30,11 +30,11 @@ type Container interface {
 
 var _ Container = runc.Container{}
 
-// Holder keeps a dumped container frozen for as long as it needs. [*Conversation] is the one there is.
+// Holder keeps a dumped container frozen for as long as it needs.
 type Holder interface {
-	// Dumped tells that the container is dumped and frozen, and returns what shall become of it. An error means Resume.
+	// Dumped is called when the container is dumped and frozen, and returns what shall become of it. An error means Resume.
 	Dumped(ctx context.Context, d Dumped) (Decision, error)
-	// Released tells that the container has gone on, as it was decided.
+	// Released is called when the container has gone on, as it was decided.
 	Released(r Result)
 	// Progress changes while the holder works.
 	Progress() string
@@ -309,8 +309,8 @@ func (s *sequence) watched(ctx context.Context) (context.Context, func()) {
 	}
 	patience := holdPatience * s.Dump.Patience
 	return runc.Watch(ctx, patience, s.Hold.Progress, func() error {
-		return failure.New(context.DeadlineExceeded, "see whether the command was stopped (Ctrl-Z), or its disk hangs; where the disk is only slow, raise timeout under [dump] in /etc/cryo/config.toml",
-			"hold-stalled: the command that takes the snapshot has made no progress for %s", patience).By("hold-stalled")
+		return failure.New(context.DeadlineExceeded, "see whether the checkpoint process was stopped, or its disk hangs; where the disk is only slow, raise timeout under [dump] in /etc/cryo/config.toml",
+			"hold-stalled: the checkpoint process has made no progress for %s", patience).By("hold-stalled")
 	})
 }
 

@@ -69,7 +69,7 @@ func (c *Client) Checkpoint(ctx context.Context, container, ref string, o Checkp
 		Config: c.config, Container: container, Ref: ref, LeaveRunning: o.LeaveRunning,
 		TCPEstablished: o.TCPEstablished, FileLocks: o.FileLocks, ExternalUnixSockets: o.ExternalUnixSockets,
 		Parent: o.Parent, Compression: "zstd", SegmentSize: o.SegmentSize, GPUTimeout: o.GPUTimeout, GPUEngine: o.GPUEngine, Force: o.Force,
-		SnapshotOnly: o.SnapshotOnly, KeyFile: o.SignKey, Hooks: o.job(),
+		SnapshotOnly: o.SnapshotOnly, KeyFile: o.SignKey, Verify: o.Verify || c.config.Dump.Verify && !o.LeaveRunning, Address: c.options.Address, Hooks: o.job(),
 	}
 	if o.Uncompressed {
 		t.Compression = "none"
@@ -90,18 +90,16 @@ func (c *Client) Checkpoint(ctx context.Context, container, ref string, o Checkp
 			return nil, err
 		}
 	}
-	if o.Verify || c.config.Dump.Verify && !o.LeaveRunning {
-		var err error
-		if t.Verify, err = c.restoreCommand(); err != nil {
-			return nil, err
-		}
+	environment, err := restore.Environment(c.store, c.options.ConfigFile)
+	if err != nil {
+		return nil, err
 	}
 	ctx, client, err := c.connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close()
-	r, err := take.Take(ctx, client, c.store, t)
+	r, err := take.Command{Options: t, Store: c.store, Client: client, Environment: environment}.Run(ctx)
 	if r == nil {
 		return nil, err
 	}
@@ -113,13 +111,4 @@ func (c *Client) Checkpoint(ctx context.Context, container, ref string, o Checkp
 		done.Pushed = pushed(r.Digest, r.Push, &r.Named)
 	}
 	return done, err
-}
-
-// restoreCommand returns a command that restores from the local store.
-func (c *Client) restoreCommand() (*restore.Command, error) {
-	environment, err := restore.Environment(c.store, c.options.ConfigFile)
-	if err != nil {
-		return nil, err
-	}
-	return &restore.Command{Config: c.config, Store: c.store, Environment: environment, Address: c.options.Address}, nil
 }

@@ -69,7 +69,7 @@ type making struct {
 	counts   registry.Counts  // of the puller
 	plan     *Plan            // nil: nothing of the container was made
 	snapshot ocispec.Descriptor
-	listener *listener
+	listener *job.Listener[Result]
 
 	etc                  string   // directory of files for /etc that were made; empty: none
 	runtime, snapshotter string   // containerd's names
@@ -124,7 +124,7 @@ func (m *making) failed(ctx context.Context, err error) error {
 
 // close ends what runs for the command, and removes its working directory.
 func (m *making) close() {
-	m.listener.close()
+	m.listener.Close()
 	m.releasing.Wait()
 	if m.here != nil {
 		m.here.End()
@@ -141,7 +141,7 @@ func (m *making) close() {
 func (m *making) undo(ctx context.Context, refused bool) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	m.listener.close() // the restore process hears it, and ends
+	m.listener.Close() // the restore process hears it, and ends
 	if m.container != nil {
 		if err = remove(ctx, m.container); err != nil {
 			err = failure.New(failure.KindOf(err, errdefs.ErrUnknown), "remove it when containerd is back: ctr containers rm "+m.container.ID(), "remove the container %s: %w", m.container.ID(), err)
@@ -186,17 +186,17 @@ func (m *making) restore(ctx context.Context) (*Result, error) {
 	for _, w := range m.plan.Warnings {
 		m.Warn("%s", w)
 	}
-	if m.listener, err = listen(m.work.Dir, m.Command); err != nil {
+	if m.listener, err = job.Listen[Result](m.work.Dir, m.Hooks, m.Debug); err != nil {
 		return nil, err
 	}
-	request.Order.Report = m.listener.path
+	request.Order.Report = m.work.Dir
 	if err := m.make(ctx, o.Registry); err != nil {
 		return nil, err
 	}
 	log.G(ctx).Debug("the container is created")
 	err = m.start(ctx, request)
 	if m.Choices.Trial != nil {
-		if m.listener.tried() {
+		if tried, _, _ := m.listener.Last(); tried != nil {
 			return nil, nil
 		}
 		return nil, cmp.Or(err, errRan)
@@ -261,7 +261,7 @@ func (m *making) decide(ctx context.Context, o Options) (request restorer.Reques
 
 // result waits until the restore process has said how the container was restored, and with [restorer.Choices.Wait] until all memory is in the local store.
 func (m *making) result(ctx context.Context) (*Result, error) {
-	r, err := m.listener.await(ctx, func(*Result) bool { return true })
+	r, err := m.listener.Await(ctx, func(*Result) bool { return true })
 	if err != nil {
 		return nil, err
 	}
@@ -272,13 +272,13 @@ func (m *making) result(ctx context.Context) (*Result, error) {
 		if r.Arrives {
 			m.Say("%s runs, and its memory is on its way", m.plan.Name)
 		}
-		if r, err = m.listener.await(ctx, func(r *Result) bool { return r.Complete }); err != nil {
+		if r, err = m.listener.Await(ctx, func(r *Result) bool { return r.Complete }); err != nil {
 			return nil, m.ran(ctx, err)
 		}
 	}
 	r.Container, r.Namespace, r.PID, r.Reference, r.Digest = m.plan.Name, m.Namespace, m.task.Pid(), m.plan.Ref, m.snapshot.Digest.String()
 	r.Image, r.Warnings, r.Arrives = m.img.Name(), m.plan.Warnings, false
-	running, pulled := m.listener.since(m.began)
+	running, pulled := m.listener.Since(m.began)
 	r.Running = running
 	if r.Pull != nil {
 		r.Pull.Seconds = pulled
@@ -303,7 +303,7 @@ func (m *making) ran(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return &ranError{runsOn: true, advice: name + " runs on, and its memory still comes", err: fmt.Errorf("wait for the memory of %s: %w", name, context.Cause(ctx))}
 	}
-	if m.listener.isHarmless() {
+	if m.listener.IsHarmless() {
 		return &ranError{runsOn: true, err: err}
 	}
 	return &ranError{err: job.Failed(ctx, "restore", name, tryAgain, err)}
@@ -314,7 +314,7 @@ func (m *making) chosen(ctx context.Context) (Options, error) {
 	c := m.Choices
 	o := Options{
 		Config: m.Config, Name: m.Name, Namespace: m.Namespace, Address: m.Address, Choices: c, GPUs: GPUOptions{Devices: c.Devices},
-		Registry: registryOptions(c.Registry),
+		Registry: RegistryOptions(c.Registry),
 		Check:    func(c image.Config, name string, spec *specs.Spec) error { return m.admit(ctx, c, name, spec) },
 	}
 	o.Policy.Devices = c.Devices
@@ -341,8 +341,11 @@ func (m *making) chosen(ctx context.Context) (Options, error) {
 	return o, nil
 }
 
-func registryOptions(r restorer.Registry) registry.Options {
-	return registry.Options{PlainHTTP: r.PlainHTTP, Insecure: r.Insecure, CAFile: r.CAFile, Username: r.Username, Password: r.Password, Concurrency: r.Concurrency}
+// RegistryOptions returns what a command has said of a registry.
+func RegistryOptions(r restorer.Registry) registry.Options {
+	return registry.Options{
+		PlainHTTP: r.PlainHTTP, Insecure: r.Insecure, CAFile: r.CAFile, Username: r.Username, Password: r.Password, Concurrency: r.Concurrency, DockerConfig: r.Credentials,
+	}
 }
 
 // TraceRequest logs a request for debugging to a registry.

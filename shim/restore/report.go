@@ -36,10 +36,15 @@ func (v *serving) reports() {
 		}
 	}()
 	if v.request.Order.Choices.Debug {
-		_ = log.SetFormat(log.TextFormat) // which it knows
-		_ = log.SetLevel("debug")
-		log.L.Logger.SetOutput(lines{v.report})
+		LogTo(v.report)
 	}
+}
+
+// LogTo has this process report what it logs, for debugging.
+func LogTo(report *restorer.Report) {
+	_ = log.SetFormat(log.TextFormat) // which it knows
+	_ = log.SetLevel("debug")
+	log.L.Logger.SetOutput(lines{report})
 }
 
 // lines reports what is logged.
@@ -103,7 +108,7 @@ func (v *serving) ordered() (Options, error) {
 	r, order := v.request, v.request.Order
 	o := Options{
 		Config: v.config, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: order.Choices, Digest: order.Digest, Policy: order.Policy,
-		Registry: registryOptions(order.Choices.Registry), Ordered: true,
+		Registry: RegistryOptions(order.Choices.Registry), Ordered: true,
 	}
 	if o.Choices.Progress {
 		o.Registry.Progress = func(what string, done, total int64) {

@@ -134,7 +134,8 @@ func (v *serving) close() {
 		_ = v.work.Close() // the next process does it
 	}
 	if v.request.Order != nil { // of a command that was killed
-		_ = store.SweepWork(filepath.Dir(v.request.Order.Report))
+		v.report.Close()
+		_ = store.SweepWork(v.request.Order.Report)
 	}
 }
 

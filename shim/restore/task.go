@@ -34,9 +34,9 @@ const clearTime = 10 * time.Second
 func (m *making) start(ctx context.Context, request restorer.Request) error {
 	// Cancelling a call does not end what it is about: the restore process hears that it is called off.
 	calling := context.WithoutCancel(ctx)
-	defer context.AfterFunc(ctx, m.listener.close)()
+	defer context.AfterFunc(ctx, m.listener.CallOff)()
 	if err := m.createTask(ctx, calling, request); err != nil {
-		return fmt.Errorf("create the task: %w", m.listener.because(ctx, theirs(err)))
+		return fmt.Errorf("create the task: %w", m.listener.Because(ctx, theirs(err)))
 	}
 	if err := context.Cause(ctx); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (m *making) start(ctx context.Context, request restorer.Request) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("restore the processes: %w", m.listener.because(ctx, err))
+		return fmt.Errorf("restore the processes: %w", m.listener.Because(ctx, err))
 	}
 	return nil
 }
@@ -100,7 +100,7 @@ func (m *making) createTask(ctx, calling context.Context, request restorer.Reque
 func (m *making) runsSoon(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, clearTime)
 	defer cancel()
-	_, err := m.listener.await(ctx, func(*Result) bool { return true })
+	_, err := m.listener.Await(ctx, func(*Result) bool { return true })
 	return err == nil
 }
 

@@ -1,13 +1,14 @@
-// Package restorer is what is said with the restore process: the cryo program, which finds a snapshot, prepares it for a container, and pulls what is missing of
-// it while the container runs. What the process does is package shim/restore, which the shim does not link: see shim/README.md.
+// Package restorer is what is said with the restore process and the checkpoint process. Both are the cryo program, which only the shim starts. What they do is in the packages
+// shim/restore and shim/take, which the shim does not link: see shim/README.md.
 //
-// The shim starts the process ([Start]) for a container whose annotation or image asks for a restore, and for one that cryo restore has made, whose task's options have
-// an [Order] ([RequestIn]). The process has one channel, to the shim. To the command it reports on a FIFO ([Report]).
+// The shim starts a restore process ([Start]) for a container whose annotation or image asks for a restore, and for one that cryo restore has made, whose task's options have
+// an [Order] ([RequestIn]). The process finds a snapshot, prepares it for the container, and pulls what is missing of it while the container runs. Until the shim says that the container
+// runs ([Process.Running]), the end of the command calls the restore off. Before the container's first instruction, the shim asks the process whether the restore has been called off
+// ([Process.Commit]).
 //
-// For a container whose annotation [CheckpointAnnotation] says where to, the shim starts the checkpoint process ([Take]) when a client that knows nothing of cryo, such as
-// the kubelet, asks for a checkpoint. That is the cryo program too, which takes a snapshot and sends it to a registry; see package shim/take. It gets one request and gives
-// one answer. Without the shim, or a client that waits, it undoes what it did.
+// The shim starts a checkpoint process ([Take]) for a checkpoint whose options have a [CheckpointOrder], as cryo checkpoint asks for, and for one of a container whose annotation
+// [CheckpointAnnotation] says where to, when a client that knows nothing of cryo, such as the kubelet, asks for it. The process has the shim dump the container and hold it ([Hold]), makes a
+// snapshot of what comes, and decides whether the container goes on or ends. Without the shim, or a client that waits, it undoes what it did.
 //
-// Until the shim says that the container runs ([Process.Running]), the end of the command calls the restore off. Before the
-// container's first instruction, the shim asks the process whether the restore has been called off ([Process.Commit]).
+// Each process has one channel, to the shim. To a command it reports over a socket in the command's working directory ([Report]).
 package restorer

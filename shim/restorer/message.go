@@ -13,6 +13,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 )
 
@@ -57,20 +58,18 @@ func Named(annotations map[string]string, container string) string {
 	return annotations[Annotation]
 }
 
-// protocol is the version of the messages. The shim of a pod starts the process of the release that is installed by then, so the process speaks the version before as well:
-// in version 6, a command started the process for a container that it made itself.
-const (
-	protocol = 7
-	previous = 6
-)
+// protocol is the version of the messages. The shim of a pod starts the process of the release that is installed by then, so the process speaks the version before as well,
+// but for a checkpoint: in version 7, the checkpoint process asked containerd for a second checkpoint, and its shim met it at a socket.
+const previous = 7
 
 // Request says what is to be restored, or of what a snapshot is taken.
 type Request struct {
-	Protocol  int    `json:"protocol"`
-	Ref       string `json:"ref"`       // of the snapshot; empty: Image may be a snapshot's runnable one
-	ID        string `json:"id"`        // of the container; empty: that which the snapshot's had
-	Namespace string `json:"namespace"` // of containerd
-	Address   string `json:"address"`   // of containerd's socket
+	Protocol  int    `json:"protocol"`        // the shim's
+	Asked     int    `json:"asked,omitempty"` // the command's; 0: no command asks
+	Ref       string `json:"ref"`             // of the snapshot; empty: Image may be a snapshot's runnable one
+	ID        string `json:"id"`              // of the container; empty: that which the snapshot's had
+	Namespace string `json:"namespace"`       // of containerd
+	Address   string `json:"address"`         // of containerd's socket
 	// Of the container. Image is its image's name, where Ref is empty.
 	Image  string         `json:"image,omitempty"`
 	Bundle string         `json:"bundle,omitempty"`
@@ -78,7 +77,18 @@ type Request struct {
 	// Order is there where a command has made the container for this restore. nil: the container asks, and the host's configuration says what it may have.
 	Order *Order `json:"order,omitempty"`
 	// Checkpoint is what the checkpoint process is to do; nil: it is a restore.
-	*Checkpoint `json:"checkpoint,omitempty"`
+	Checkpoint *Checkpoint `json:"checkpoint,omitempty"`
+}
+
+// environment is the process's: the command's where a command has asked for this, else the shim's.
+func (r Request) environment() []string {
+	switch {
+	case r.Order != nil:
+		return r.Order.Environment
+	case r.Checkpoint != nil && r.Checkpoint.Order != nil:
+		return r.Checkpoint.Order.Environment
+	}
+	return os.Environ()
 }
 
 // Order is what a command has decided that makes a container of a snapshot.
@@ -90,19 +100,44 @@ type Order struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 	// Environment is the command's, in which the process looks for credentials and proxies.
 	Environment []string `json:"environment"`
-	// Report is the path of a FIFO on which the command hears [News]. The restore is called off when the command closes it before the container runs.
+	// Report is the directory of the socket at which the command waits for [News]. The restore is called off when the command hangs up before the container runs.
 	Report string `json:"report"`
 }
 
 // Checkpoint says how a snapshot is taken, and where it goes.
 type Checkpoint struct {
-	To    string   `json:"to"`             // the annotation's value
-	Names []string `json:"names"`          // begin the tag where To has none
-	Work  string   `json:"work,omitempty"` // directory of the client's for CRIU's log and statistics; empty: none
+	To    string   `json:"to,omitempty"`    // the annotation's value
+	Names []string `json:"names,omitempty"` // begin the tag where To has none
+	Work  string   `json:"work,omitempty"`  // directory of the client's for CRIU's log and statistics; empty: none
 	// What CRIU saves only if it is asked to.
 	TCPEstablished      bool `json:"tcpEstablished,omitempty"`
 	FileLocks           bool `json:"fileLocks,omitempty"`
 	ExternalUnixSockets bool `json:"externalUnixSockets,omitempty"`
+	// Order is there where a command wants the snapshot. nil: the container's annotation does, and the host's configuration decides whether it may.
+	Order *CheckpointOrder `json:"order,omitempty"`
+}
+
+// CheckpointOrder is what a command wants, by the flags of cryo checkpoint; see there.
+type CheckpointOrder struct {
+	Container    string    `json:"container"` // as its user calls it
+	Ref          string    `json:"ref"`       // of the snapshot
+	LeaveRunning bool      `json:"leaveRunning,omitempty"`
+	Remove       bool      `json:"remove,omitempty"` // the command will remove the container
+	Parent       string    `json:"parent,omitempty"`
+	Compression  string    `json:"compression"`
+	SegmentSize  int64     `json:"segmentSize,omitempty"` // bytes
+	GPUTimeout   float64   `json:"gpuTimeout,omitempty"`  // seconds
+	GPUEngine    string    `json:"gpuEngine,omitempty"`
+	Force        []string  `json:"force,omitempty"` // rules of package runtime/gpu that are overridden
+	Verify       bool      `json:"verify,omitempty"`
+	Push         *Registry `json:"push,omitempty"` // nil: it is not sent
+	SnapshotOnly bool      `json:"snapshotOnly,omitempty"`
+	Key          []byte    `json:"key,omitempty"`     // signs the snapshot; see [signature.PrivateKey.Marshal]
+	KeyFile      string    `json:"keyFile,omitempty"` // where Key is from
+	Progress     bool      `json:"progress,omitempty"`
+	Debug        bool      `json:"debug,omitempty"`
+	Environment  []string  `json:"environment"` // as in [Order]
+	Report       string    `json:"report"`      // as in [Order]. Until the snapshot is complete, the checkpoint is called off when the command hangs up
 }
 
 // Taken is a snapshot that a registry has.
@@ -147,6 +182,8 @@ type Registry struct {
 	Username    string `json:"username,omitempty"`
 	Password    string `json:"password,omitempty"`
 	Concurrency int    `json:"concurrency,omitempty"`
+	// Credentials is a file like Docker's config.json; empty: Docker's own.
+	Credentials string `json:"credentials,omitempty"`
 }
 
 // Prepared has all that the shim needs to restore the container.
@@ -193,9 +230,19 @@ type Message struct {
 	Ordinary  bool      `json:"ordinary,omitempty"`  // instead: the container's image is no snapshot's
 	Committed bool      `json:"committed,omitempty"` // the answer to Commit
 
-	// The checkpoint process's only message has one of Taken and Failed.
-	Taken    *Taken   `json:"taken,omitempty"`
-	Warnings []string `json:"warnings,omitempty"` // of a checkpoint
+	// The checkpoint process has the container held, and decides what becomes of it. Its last message has one of Taken and Failed.
+	Hold     *Hold               `json:"hold,omitempty"`
+	Decision checkpoint.Decision `json:"decision,omitempty"`
+	Undo     bool                `json:"undo,omitempty"` // instead of a decision: there will be no snapshot
+	Taken    *Taken              `json:"taken,omitempty"`
+	Warnings []string            `json:"warnings,omitempty"` // of a checkpoint
+
+	// The shim's, of a container that is held; see [Hold].
+	Stream   stream               `json:"stream,omitempty"` // with the process's end of a connection
+	Dumped   *checkpoint.Dumped   `json:"dumped,omitempty"`
+	Released *checkpoint.Released `json:"released,omitempty"`
+	Ended    bool                 `json:"ended,omitempty"`   // the checkpoint has ended; Failed is why it has failed
+	CallOff  bool                 `json:"callOff,omitempty"` // no client waits for the snapshot any more
 
 	// Failed is the process's last message, or its answer. The shim asks with it for the reason of a restore that has failed.
 	Failed *failure.Error `json:"failed,omitempty"`

@@ -31,7 +31,7 @@ func TestOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := RequestIn(&sent)
-	want.Protocol = protocol
+	want.Asked = protocol
 	if err != nil || !reflect.DeepEqual(*got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
@@ -40,15 +40,15 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestOrderRefused: a request without an order, of another version, or that is none.
+// TestOrderRefused: a request without an order, or that is none.
 func TestOrderRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		text string
 		is   func(error) bool
 	}{
-		"no order":        {`{"protocol":7}`, errdefs.IsFailedPrecondition},
-		"another version": {`{"protocol":99,"order":{}}`, errdefs.IsFailedPrecondition},
-		"no request":      {`x`, errdefs.IsInvalidArgument},
+		"no order":    {`{"asked":8}`, errdefs.IsInvalidArgument},
+		"only a task": {`{"asked":8,"checkpoint":{}}`, errdefs.IsInvalidArgument},
+		"no request":  {`x`, errdefs.IsInvalidArgument},
 	} {
 		var o options.Options
 		o.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, orderField, protowire.BytesType), []byte(test.text)))

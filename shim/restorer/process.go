@@ -50,7 +50,7 @@ type Process struct {
 // The errors of processes that have ended without a word.
 var (
 	ErrDied           = failure.New(errdefs.ErrUnavailable, diedHint, "the restore process has died")
-	errCheckpointDied = failure.New(errdefs.ErrUnavailable, diedHint, "the checkpoint process has died")
+	ErrCheckpointDied = failure.New(errdefs.ErrUnavailable, diedHint, "the checkpoint process has died")
 )
 
 const diedHint = "try again; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?)"
@@ -65,24 +65,6 @@ func Start(ctx context.Context, r Request) (*Process, *Prepared, error) {
 	return p.prepare(ctx)
 }
 
-// Take has the checkpoint process take a snapshot and send it, and waits for that. If ctx ends before, it is undone.
-func Take(ctx context.Context, r Request) (_ *Taken, warnings []string, err error) {
-	p, err := spawn(CheckpointCommand, r)
-	if err != nil {
-		return nil, nil, fmt.Errorf("start the checkpoint process: %w", err)
-	}
-	p.patience = undoCheckpointTime
-	defer p.End()
-	answer, err := p.first(ctx)
-	switch {
-	case errors.Is(err, ErrDied):
-		err = errCheckpointDied
-	case err == nil && answer.Taken == nil:
-		err = unexpected(answer)
-	}
-	return answer.Taken, answer.Warnings, err
-}
-
 // spawn starts the cryo program that is beside the shim's, with one argument.
 func spawn(argument string, r Request) (*Process, error) {
 	self, err := os.Executable()
@@ -95,11 +77,7 @@ func spawn(argument string, r Request) (*Process, error) {
 	}
 	command := exec.Command(path, argument)
 	command.Dir = "/"
-	environment := os.Environ()
-	if r.Order != nil {
-		environment = r.Order.Environment
-	}
-	for _, v := range environment {
+	for _, v := range r.environment() {
 		if !strings.HasPrefix(v, "GOMAXPROCS=") { // the shim has two cores, the process all
 			command.Env = append(command.Env, v)
 		}

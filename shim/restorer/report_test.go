@@ -1,31 +1,27 @@
 package restorer
 
 import (
-	"bufio"
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// TestReport: all but progress arrives, long news too, and the end of the command is heard.
+// TestReport: all but progress arrives, long news too, and a command that hangs up hears what comes later.
 func TestReport(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "report")
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	if _, err := OpenReport(dir); err == nil {
+		t.Error("a report is opened for which no command waits")
 	}
-	if _, err := OpenReport(path); err == nil {
-		t.Error("a report is opened that no command reads")
-	}
-	from, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	l, err := ListenForReport(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := OpenReport(path)
+	defer l.Close()
+	r, err := OpenReport(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := l.Accept(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,33 +31,42 @@ func TestReport(t *testing.T) {
 		close(left)
 	}()
 	long := strings.Repeat("x", 200_000)
+	hears := func(want string) {
+		t.Helper()
+		for {
+			var n News
+			if _, err := from.Receive(&n); err != nil {
+				t.Fatal(err)
+			}
+			if n.Log == want {
+				return
+			}
+			if n.Log != "" {
+				t.Fatalf("%d bytes arrive", len(n.Log))
+			}
+		}
+	}
 	go func() {
 		for i := range 10_000 {
 			r.Tell(News{Progress: &Progress{What: "a", Done: int64(i)}})
 		}
 		r.Tell(News{Log: long})
 	}()
-	lines := bufio.NewReader(from)
-	for {
-		line, err := lines.ReadBytes('\n')
-		var n News
-		if err != nil || json.Unmarshal(line, &n) != nil {
-			t.Fatalf("%.100q, %v", line, err)
-		}
-		if n.Log != "" {
-			if n.Log != long {
-				t.Errorf("%d bytes arrive", len(n.Log))
-			}
-			break
-		}
-	}
+	hears(long)
 	select {
 	case <-left:
 		t.Error("the command has left, it says, which has not")
 	case <-time.After(10 * time.Millisecond):
 	}
-	from.Close()
+	if err := from.HangUp(); err != nil {
+		t.Fatal(err)
+	}
 	<-left
-	r.Tell(News{Log: "to nobody"})
+	r.Tell(News{Log: "last"})
+	hears("last")
+	from.Close()
+	r.Tell(News{Log: "too late"})
+	r.Close()
 	(*Report)(nil).Tell(News{})
+	(*Report)(nil).Close()
 }

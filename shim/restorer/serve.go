@@ -3,7 +3,6 @@ package restorer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -42,40 +41,19 @@ func Serve(descriptor int) (*Conversation, Request, error) {
 		return nil, Request{}, errors.Join(err, c.Close())
 	}
 	v := converse(c)
-	if r := m.Request; r != nil && (r.Protocol == protocol || r.Protocol == previous && r.Order == nil) {
+	if r := m.Request; r != nil && (r.Protocol == protocol || r.Protocol == previous && r.Checkpoint == nil) && (r.Asked == 0 || r.Asked == protocol) {
 		return v, *r, nil
 	}
 	refused := failure.New(errdefs.ErrFailedPrecondition, "install the programs of one release; a pod that runs since before an upgrade has the shim of that time: make it anew",
-		"the shim's program and %s are of different versions", program)
+		"the programs that ask for this and %s are of different versions", program)
 	v.Tell(Message{Failed: refused})
 	v.Close()
 	return nil, Request{}, refused
 }
 
-// errUnwanted is why a snapshot is not taken that no process waits for.
-var errUnwanted = fmt.Errorf("who has asked for the checkpoint does not wait for it any more: %w", context.Canceled)
-
-// ServeCheckpoint takes the checkpoint process's request, has it done, and answers. The context that it gives ends when no process waits for the answer.
-func ServeCheckpoint(descriptor int, do func(context.Context, Request) (*Taken, []string, error)) error {
-	v, r, err := Serve(descriptor)
-	if err != nil {
-		return err
-	}
-	defer v.Close()
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	v.Hear(func() { cancel(errUnwanted) })
-	var m Message
-	if m.Taken, m.Warnings, err = do(ctx, r); err != nil {
-		m.Failed = failure.Of(err)
-	}
-	v.Tell(m)
-	return err
-}
-
 func first(c *channel.Channel) (m Message, err error) {
 	m.files, err = c.Receive(&m)
-	if m.Fill == nil && !m.Load {
+	if m.Fill == nil && !m.Load && m.Stream == "" {
 		channel.Close(m.files) // none are sent
 		m.files = nil
 	}

@@ -80,16 +80,18 @@ func TestServe(t *testing.T) {
 
 // TestServeVersion: a program of another version is refused with what to do.
 func TestServeVersion(t *testing.T) {
-	descriptor, other := pair(t)
-	if err := other.Send(Message{Request: &Request{Protocol: protocol + 1}}); err != nil {
-		t.Fatal(err)
-	}
-	if _, _, err := Serve(descriptor); !errdefs.IsFailedPrecondition(err) {
-		t.Errorf("it goes on with %v", err)
-	}
-	var m Message
-	if _, err := other.Receive(&m); err != nil || m.Failed == nil || m.Failed.Hint() == "" {
-		t.Errorf("it says %+v, %v", m, err)
+	for _, request := range []Request{{Protocol: protocol + 1}, {Protocol: previous, Checkpoint: &Checkpoint{}}, {Protocol: protocol, Asked: previous}} {
+		descriptor, other := pair(t)
+		if err := other.Send(Message{Request: &request}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := Serve(descriptor); !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("it goes on with %v", err)
+		}
+		var m Message
+		if _, err := other.Receive(&m); err != nil || m.Failed == nil || m.Failed.Hint() == "" {
+			t.Errorf("it says %+v, %v", m, err)
+		}
 	}
 }
 
@@ -174,7 +176,7 @@ func TestDied(t *testing.T) {
 }
 
 // served runs the process's side, and gives the shim's end.
-func served(t *testing.T, do func(context.Context, Request) (*Taken, []string, error)) (_ *channel.Channel, ended chan error) {
+func served(t *testing.T, do func(context.Context, Request, *Shim) (*Taken, []string, error)) (_ *channel.Channel, ended chan error) {
 	t.Helper()
 	fd, own := pair(t)
 	ended = make(chan error, 1)
@@ -185,7 +187,7 @@ func served(t *testing.T, do func(context.Context, Request) (*Taken, []string, e
 // TestServeCheckpoint has the process answer with a snapshot, and with an error.
 func TestServeCheckpoint(t *testing.T) {
 	for _, failed := range []error{nil, failure.New(errdefs.ErrPermissionDenied, "do this", "it may not be")} {
-		own, ended := served(t, func(_ context.Context, r Request) (*Taken, []string, error) {
+		own, ended := served(t, func(_ context.Context, r Request, _ *Shim) (*Taken, []string, error) {
 			if failed != nil {
 				return nil, []string{"look"}, failed
 			}
@@ -208,24 +210,4 @@ func TestServeCheckpoint(t *testing.T) {
 			t.Errorf("it ended with %v", err)
 		}
 	}
-}
-
-// TestServeCheckpointHangsUp has the shim not wait any more: it hears when what was begun is undone.
-func TestServeCheckpointHangsUp(t *testing.T) {
-	own, ended := served(t, func(ctx context.Context, _ Request) (*Taken, []string, error) {
-		<-ctx.Done()
-		return nil, nil, context.Cause(ctx)
-	})
-	if err := own.Send(Message{Request: &Request{Protocol: protocol}}); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(10 * time.Millisecond)
-	if err := own.HangUp(); err != nil {
-		t.Fatal(err)
-	}
-	var a Message
-	if _, err := own.Receive(&a); err != nil || !errors.Is(a.Failed, context.Canceled) {
-		t.Errorf("got %+v, %v", a, err)
-	}
-	<-ended
 }

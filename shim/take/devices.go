@@ -15,7 +15,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
-	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // devices is the way of device memory that processes have handed over out of the shim's keeper into segments. It is not used where
@@ -33,12 +33,12 @@ type devices struct {
 }
 
 // takeInDevices waits for device memory in the background. images is where the shim puts its record of it, work a directory of ours.
-func (t *taking) takeInDevices(ctx context.Context, client *checkpoint.Client, images, work string) *devices {
+func (t *taking) takeInDevices(ctx context.Context, images, work string) *devices {
 	d := &devices{idle: make(chan struct{}), freed: make(chan struct{})}
 	d.dumped = sync.OnceFunc(func() { close(d.idle) })
 	d.hurry = sync.OnceFunc(func() { close(d.freed) })
 	d.takeIn(ctx, func(ctx context.Context) error {
-		return d.serve(ctx, client, images, func(g *image.GPU) (*image.DeviceIntake, error) {
+		return d.serve(ctx, t.shim, images, func(g *image.GPU) (*image.DeviceIntake, error) {
 			o := t.packOptions()
 			if report := o.Progress; report != nil {
 				total := g.HandedOver()
@@ -50,8 +50,8 @@ func (t *taking) takeInDevices(ctx context.Context, client *checkpoint.Client, i
 	return d
 }
 
-func (d *devices) serve(ctx context.Context, client *checkpoint.Client, images string, begin func(*image.GPU) (*image.DeviceIntake, error)) error {
-	conn, err := client.Devices(ctx)
+func (d *devices) serve(ctx context.Context, shim *restorer.Shim, images string, begin func(*image.GPU) (*image.DeviceIntake, error)) error {
+	conn, err := shim.Devices(ctx)
 	if err != nil {
 		return err
 	}
@@ -100,27 +100,26 @@ func (d *devices) serve(ctx context.Context, client *checkpoint.Client, images s
 	return d.intake.End()
 }
 
-// arrived waits until all has come. Where the sender has hung up, the shim says why: through h, which lets the container go on.
+// arrived waits until all has come. Where the sender has hung up, the shim says why, after the container has gone on.
 func (d *devices) arrived(ctx context.Context, h *heldContainer) (*image.DeviceIntake, error) {
 	select {
 	case <-d.done:
-	case err := <-h.call:
-		h.call <- err
-		var late <-chan time.Time
-		if !daemon.Gone(err) { // a shim that ends its call while something is on its way has given up
-			late = time.After(undoTime)
-		}
+	case <-h.shim.Ended(): // a shim that ends the checkpoint while something is on its way has given up
 		select {
 		case <-d.done:
-		case <-late:
+		case <-time.After(undoTime):
 			d.cancel()
 			<-d.done
 		}
 	}
 	var gone *ring.GoneError
 	if errors.As(d.err, &gone) && ctx.Err() == nil {
-		if cause := h.why(ctx); cause != nil {
-			return nil, cause
+		_, err := h.release(ctx, checkpoint.Resume)
+		if err == nil {
+			err = h.settle()
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	return d.intake, d.err

@@ -4,21 +4,25 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"strings"
+	"os"
 	"testing"
 
+	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 	"github.com/cryo-project/cryo/shim/job"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/restore/restoretest"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // handedRecord is what a shim writes of a process that has handed over two pieces on each of two GPUs.
@@ -31,22 +35,60 @@ func handedRecord() (gpu.Record, [][]byte) {
 	return r, contents
 }
 
+// shimOf returns a shim as the checkpoint process sees it, and the shim's end of the channel.
+func shimOf(t *testing.T) (*restorer.Shim, *channel.Channel) {
+	t.Helper()
+	other, file, err := channel.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Close() })
+	descriptor, err := unix.Dup(int(file.Fd()))
+	file.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var o options.CheckpointOptions
+	if err := (restorer.Request{Checkpoint: &restorer.Checkpoint{Order: &restorer.CheckpointOrder{}}}).Put(&o); err != nil {
+		t.Fatal(err)
+	}
+	request, err := restorer.RequestIn(&o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Protocol = request.Asked // that of this release
+	if err := other.Send(restorer.Message{Request: request}); err != nil {
+		t.Fatal(err)
+	}
+	shims := make(chan *restorer.Shim, 1)
+	go func() {
+		_ = restorer.ServeCheckpoint(descriptor, func(_ context.Context, _ restorer.Request, shim *restorer.Shim) (*restorer.Taken, []string, error) {
+			shims <- shim
+			<-t.Context().Done()
+			return &restorer.Taken{}, nil, nil
+		})
+	}()
+	return <-shims, other
+}
+
 // shimSends is the shim's side of a checkpoint, with a keeper that sends pieces of each GPU in order. stop is called ahead of the
 // last part.
-func shimSends(dir, images string, record gpu.Record, contents [][]byte, stop func() error) error {
-	conversation, ctx, err := checkpoint.Join(context.Background(), dir)
-	if err != nil {
-		return err
-	}
-	defer conversation.End(checkpoint.Result{}, nil)
+func shimSends(shim *channel.Channel, images string, record gpu.Record, contents [][]byte, stop func() error) error {
+	ctx := context.Background()
 	if err := record.WriteFile(images); err != nil {
 		return err
 	}
-	f, err := conversation.Devices()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
+	f := os.NewFile(uintptr(pair[0]), "devices")
 	defer f.Close()
+	err = shim.Send(restorer.Message{Stream: "devices"}, pair[1])
+	unix.Close(pair[1])
+	if err != nil {
+		return err
+	}
 	memory, err := ring.New(ring.Geometry{Slots: 3, SlotBytes: 1 << 20})
 	if err != nil {
 		return err
@@ -95,30 +137,24 @@ func begun(t *testing.T, o Options) *taking {
 	return &taking{Options: o, store: s, sender: &sender{}}
 }
 
-// takesIn gives what takes device memory in, and where the shim finds it.
-func takesIn(t *testing.T) (s *store.Store, d *devices, client *checkpoint.Client, dir, images string) {
+// takesIn returns what takes device memory in, and the shim that it comes from.
+func takesIn(t *testing.T) (s *store.Store, d *devices, h *heldContainer, shim *channel.Channel, images string) {
 	t.Helper()
-	dir, images = t.TempDir(), t.TempDir()
-	client, err := checkpoint.Listen(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Close() })
-	client.Options = checkpoint.Options{Devices: true}
+	images = t.TempDir()
 	begun := begun(t, Options{})
-	d = begun.takeInDevices(t.Context(), client, images, t.TempDir())
+	begun.shim, shim = shimOf(t)
+	d = begun.takeInDevices(t.Context(), images, t.TempDir())
 	t.Cleanup(d.close)
-	go func() { _, _ = client.Frozen(context.Background()) }()
-	return begun.store, d, client, dir, images
+	return begun.store, d, &heldContainer{sub: &candidate{}, shim: begun.shim, released: true}, shim, images
 }
 
 // TestDevicesArrive: what a keeper sends makes a snapshot with the same device memory.
 func TestDevicesArrive(t *testing.T) {
-	s, d, _, dir, images := takesIn(t)
+	s, d, h, shim, images := takesIn(t)
 	record, contents := handedRecord()
 	sent := make(chan error, 1)
-	go func() { sent <- shimSends(dir, images, record, contents, func() error { return nil }) }()
-	in, err := d.arrived(t.Context(), &heldContainer{call: make(chan error, 1)})
+	go func() { sent <- shimSends(shim, images, record, contents, func() error { return nil }) }()
+	in, err := d.arrived(t.Context(), h)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,24 +192,21 @@ func TestDevicesArrive(t *testing.T) {
 
 // TestDevicesCutOff: a keeper that ends makes no snapshot, and the shim's word for it is what the user hears.
 func TestDevicesCutOff(t *testing.T) {
-	_, d, client, dir, images := takesIn(t)
-	record, contents := handedRecord()
-	boom := errors.New("boom")
-	go func() { _ = shimSends(dir, images, record, contents, func() error { return boom }) }()
-	h := &heldContainer{sub: &candidate{}, client: client, call: make(chan error, 1), released: true, pending: true}
-	if err := checkpoint.Leave(dir, errors.New("the keeper was killed")); err != nil {
-		t.Fatal(err)
-	}
-	h.call <- errors.New("what containerd says")
-	if _, err := d.arrived(t.Context(), h); err == nil || !strings.Contains(err.Error(), "the keeper was killed") {
-		t.Errorf("gives %v", err)
-	}
-	_, d, _, dir, images = takesIn(t)
-	go func() { _ = shimSends(dir, images, record, contents, func() error { return boom }) }()
-	var gone *ring.GoneError
-	h = &heldContainer{call: make(chan error, 1), released: true}
-	if _, err := d.arrived(t.Context(), h); !errors.As(err, &gone) {
-		t.Errorf("without the shim's word it gives %v", err)
+	for _, said := range []bool{true, false} {
+		_, d, h, shim, images := takesIn(t)
+		record, contents := handedRecord()
+		go func() {
+			_ = shimSends(shim, images, record, contents, func() error { return errors.New("boom") })
+			end := restorer.Message{Ended: true}
+			if said {
+				end.Failed = failure.Of(errors.New("the keeper was killed"))
+			}
+			_ = shim.Send(end)
+		}()
+		_, err := d.arrived(t.Context(), h)
+		if gone := (*ring.GoneError)(nil); said && (err == nil || err.Error() != "the keeper was killed") || !said && !errors.As(err, &gone) {
+			t.Errorf("the shim has said something: %v; got %v", said, err)
+		}
 	}
 }
 
@@ -221,33 +254,33 @@ func TestCheckEngine(t *testing.T) {
 
 // TestGiveUp: where there will be no snapshot, a container is not left standing until its device memory has come, and only its loss is told.
 func TestGiveUp(t *testing.T) {
-	for answer, lost := range map[string]bool{"the cryo command is gone": false, "boom": true} {
-		dir := t.TempDir()
-		client, err := checkpoint.Listen(dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := &heldContainer{sub: &candidate{}, client: client, call: make(chan error, 1), cancel: func() {}}
+	for answer, lost := range map[string]bool{"the checkpoint process wants it undone": false, "boom": true} {
+		shim, other := shimOf(t)
 		go func() {
-			conversation, ctx, err := checkpoint.Join(context.Background(), dir)
-			if err != nil {
-				h.call <- err
-				return
-			}
-			decision, err := conversation.Dumped(ctx, checkpoint.Dumped{Devices: true})
-			if err == nil {
-				t.Errorf("it decides %s, for which all that is on its way is waited for", decision)
-			}
+			err := errors.New(answer)
 			if lost {
 				err = checkpoint.Lost("checkpoint", "c", err)
 			}
-			conversation.End(checkpoint.Result{}, err)
-			h.call <- errors.New(answer)
+			dumped := &checkpoint.Dumped{Devices: true}
+			for m := (restorer.Message{}); ; m = (restorer.Message{}) {
+				fds, failed := other.Receive(&m)
+				channel.Close(fds)
+				switch {
+				case failed != nil:
+					return
+				case m.Hold != nil:
+					_ = other.Send(restorer.Message{Dumped: dumped})
+				case m.Undo:
+					_ = other.Send(restorer.Message{Ended: true, Failed: failure.Of(err)})
+				default:
+					t.Errorf("it says %+v, for which all that is on its way is waited for", m)
+				}
+			}
 		}()
-		if _, err := client.Frozen(t.Context()); err != nil {
+		if _, err := shim.Hold(t.Context(), restorer.Hold{}); err != nil {
 			t.Fatal(err)
 		}
-		err = h.giveUp(t.Context())
+		err := (&heldContainer{sub: &candidate{}, shim: shim}).giveUp()
 		if isLost(err) != lost || !lost && err != nil {
 			t.Errorf("%s: got %v", answer, err)
 		}

@@ -10,8 +10,8 @@ import (
 )
 
 // failed is the error of a checkpoint without a snapshot. The container is as it was, unless err says that it is lost.
-func (t *taking) failed(ctx context.Context, err error) *job.Error {
-	e := job.Failed(ctx, "checkpoint", t.Container, "try again; CRIU's log is criu-dump.log in the container's bundle, below /run/containerd/io.containerd.runtime.v2.task", err)
+func failed(ctx context.Context, container string, err error) *job.Error {
+	e := job.Failed(ctx, "checkpoint", container, "try again; CRIU's log is criu-dump.log in the container's bundle, below /run/containerd/io.containerd.runtime.v2.task", err)
 	if e.Running, e.Lost = !isLost(err), isLost(err); e.Lost {
 		e.Advice = "restore it from an earlier snapshot: cryo ls"
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // TestFailed: the error of a checkpoint without a snapshot says once what was done, what became of the container, and what to do.
@@ -34,7 +34,7 @@ func TestFailed(t *testing.T) {
 		"lost":          {t.Context(), (&candidate{name: "web"}).is(ended, errors.New("boom")), "checkpoint web: the container is lost: its process is gone: boom", "cryo ls", errdefs.IsInternal, true},
 		"lost, told so": {t.Context(), failure.New(failure.ErrLost, "", "checkpoint abc: the container is lost: boom"), "checkpoint abc: the container is lost: boom", "cryo ls", errdefs.IsInternal, true},
 	} {
-		err := (&taking{Options: Options{Container: "web"}}).failed(test.ctx, test.err)
+		err := failed(test.ctx, "web", test.err)
 		hint := failure.Hint(err)
 		if err.Error() != test.text || !strings.Contains(hint, test.hint) || (hint == "") != (test.hint == "") || !test.is(err) || isLost(err) != test.lost || err.Running == test.lost || err.Container != "web" {
 			t.Errorf("%s: %q, hint %q, %+v", name, err, hint, err)
@@ -57,11 +57,11 @@ func TestKept(t *testing.T) {
 // TestExplain: the shim's own word counts, with its kind, and names the container as the caller does where another is at it.
 func TestExplain(t *testing.T) {
 	for name, test := range map[string]struct {
-		left    error // by the shim; nil: nothing
+		told    error // by the shim; nil: it has died
 		is      func(error) bool
 		refused bool
 	}{
-		"nothing": {nil, errdefs.IsNotFound, false},
+		"nothing": {nil, errdefs.IsUnavailable, false},
 		"refused": {failure.New(errdefs.ErrFailedPrecondition, "", "not now"), errdefs.IsFailedPrecondition, true},
 		"failed":  {errdefs.ErrAborted, errdefs.IsAborted, false},
 		"busy": {checkpoint.Busy("abc"), func(err error) bool {
@@ -69,20 +69,15 @@ func TestExplain(t *testing.T) {
 		}, true},
 		"was lost": {checkpoint.Lost("checkpoint", "abc", errors.New("boom")), isLost, false},
 	} {
-		dir := t.TempDir()
-		client, err := checkpoint.Listen(dir)
-		if err != nil {
+		shim, other := shimOf(t)
+		if test.told == nil {
+			other.Close()
+		} else if err := other.Send(restorer.Message{Ended: true, Failed: failure.Of(test.told)}); err != nil {
 			t.Fatal(err)
 		}
-		defer client.Close()
-		if test.left != nil {
-			if err := checkpoint.Leave(dir, test.left); err != nil {
-				t.Fatal(err)
-			}
-		}
-		h := &heldContainer{sub: &candidate{name: "web", process: firstProcess{pid: 1 << 30}}, client: client}
-		err = h.explain(fmt.Errorf("containerd says so: %w", errdefs.ErrNotFound))
-		if !test.is(err) || errors.As(err, new(*daemon.Error)) != (test.left == nil) {
+		h := &heldContainer{sub: &candidate{name: "web", asked: true, process: firstProcess{pid: 1 << 30}}, shim: shim, released: true}
+		err := h.settle()
+		if !test.is(err) || shim.Silent() != (test.told == nil) {
 			t.Errorf("%s: got %v", name, err)
 		}
 		// The process is gone: that is the checkpoint's doing unless it was refused.

@@ -39,46 +39,56 @@ type candidate struct {
 	base    ocispec.Descriptor
 }
 
-// examine finds the container and refuses what would fail later.
-func (t *taking) examine(ctx context.Context) (*candidate, error) {
-	container, err := daemon.Find(ctx, t.client, t.Container)
+// find finds a running container under cryo's runtime.
+func find(ctx context.Context, client *containerd.Client, o Options) (*candidate, error) {
+	container, err := daemon.Find(ctx, client, o.Container)
 	if err != nil {
 		return nil, err
 	}
-	notRunning := func(status string) error { return checkpoint.NotRunning(t.Container, status) }
+	notRunning := func(status string) error { return checkpoint.NotRunning(o.Container, status) }
 	info, err := container.Info(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("examine %s: %w", t.Container, err)
+		return nil, fmt.Errorf("examine %s: %w", o.Container, err)
 	}
 	task, err := container.Task(ctx, nil)
 	if errdefs.IsNotFound(err) {
 		return nil, notRunning("stopped")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("examine %s: %w", t.Container, err)
+		return nil, fmt.Errorf("examine %s: %w", o.Container, err)
 	}
 	status, err := task.Status(ctx)
 	if errdefs.IsNotFound(err) { // it has ended meanwhile
 		return nil, notRunning("stopped")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("examine %s: %w", t.Container, err)
+		return nil, fmt.Errorf("examine %s: %w", o.Container, err)
 	}
 	if status.Status != containerd.Running && status.Status != containerd.Paused {
 		return nil, notRunning(string(status.Status))
 	}
 	process, err := identify(task.Pid(), status.Status == containerd.Paused)
 	if err != nil {
-		return nil, t.failed(ctx, (&candidate{name: t.Container}).is(ended, err))
+		return nil, failed(ctx, o.Container, (&candidate{name: o.Container}).is(ended, err))
 	}
 	if !daemon.OurShim(info.Runtime.Name, task.Pid()) {
 		return nil, failure.New(errdefs.ErrFailedPrecondition,
 			"start it with --runtime "+daemon.RuntimeNames[1]+" (ctr run, nerdctl run); a container keeps the runtime it was created with",
-			"checkpoint %s: it runs under %s, not under cryo's runtime", t.Container, info.Runtime.Name)
+			"checkpoint %s: it runs under %s, not under cryo's runtime", o.Container, info.Runtime.Name)
 	}
-	if other := daemon.MadeBy(info.Labels); t.Remove && other != "" {
+	if other := daemon.MadeBy(info.Labels); o.Remove && other != "" {
 		return nil, failure.New(errdefs.ErrInvalidArgument, "see cryo checkpoint --help", "--rm removes no container that %s made: have it removed by that", other)
 	}
+	return &candidate{name: o.Container, info: info, process: process}, nil
+}
+
+// examine finds the container and refuses what would fail later.
+func (t *taking) examine(ctx context.Context) (*candidate, error) {
+	sub, err := find(ctx, t.client, t.Options)
+	if err != nil {
+		return nil, err
+	}
+	info := sub.info
 	if info.SnapshotKey == "" {
 		return nil, fmt.Errorf("checkpoint %s: its rootfs is a plain directory (ctr run --rootfs), not a snapshot of an image: %w", t.Container, errdefs.ErrNotImplemented)
 	}
@@ -97,7 +107,8 @@ func (t *taking) examine(ctx context.Context) (*candidate, error) {
 	namespace, _ := namespaces.Namespace(ctx)
 	h := image.Host(here)
 	h.Features = neededFeatures(&spec)
-	return &candidate{name: t.Container, info: info, process: process, base: base.Target, gpus: cdi.HasNVIDIA(&spec), config: image.Config{
+	sub.base, sub.gpus = base.Target, cdi.HasNVIDIA(&spec)
+	sub.config = image.Config{
 		Version: image.ConfigVersion,
 		Container: image.Container{
 			ID: info.ID, Namespace: namespace, Runtime: info.Runtime.Name, Snapshotter: info.Snapshotter, Labels: info.Labels,
@@ -109,7 +120,8 @@ func (t *taking) examine(ctx context.Context) (*candidate, error) {
 			TCPEstablished: t.TCPEstablished, FileLocks: t.FileLocks, ExternalUnixSockets: t.ExternalUnixSockets,
 			Terminal: spec.Process != nil && spec.Process.Terminal,
 		},
-	}}, nil
+	}
+	return sub, nil
 }
 
 // patience is how long the container may take to be as before, after a checkpoint that has failed.

@@ -5,13 +5,13 @@ import (
 	"os"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/pageserver"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 var _ pageserver.Sink = (*image.Intake)(nil)
 
-// memory is the way of a container's memory out of CRIU into segments, while it is dumped. It is not used where the shim, runc
+// memory is the way of a container's memory out of CRIU into segments, while it is dumped. It is not used where runc
 // or CRIU's configuration has CRIU write its pages to files.
 type memory struct {
 	incoming
@@ -19,18 +19,18 @@ type memory struct {
 }
 
 // takeIn waits for CRIU in the background. images is where CRIU's images go, work a directory of ours.
-func (t *taking) takeIn(ctx context.Context, client *checkpoint.Client, images, work string) (*memory, error) {
+func (t *taking) takeIn(ctx context.Context, images, work string) (*memory, error) {
 	intake, err := image.NewIntake(ctx, t.sender.watch(t.store), work, int64(os.Getpagesize()), t.packOptions())
 	if err != nil {
 		return nil, err
 	}
 	m := &memory{intake: intake}
-	m.takeIn(ctx, func(ctx context.Context) error { return m.serve(ctx, client, images) })
+	m.takeIn(ctx, func(ctx context.Context) error { return m.serve(ctx, t.shim, images) })
 	return m, nil
 }
 
-func (m *memory) serve(ctx context.Context, client *checkpoint.Client, images string) error {
-	conn, err := client.Pages(ctx)
+func (m *memory) serve(ctx context.Context, shim *restorer.Shim, images string) error {
+	conn, err := shim.Pages(ctx)
 	if err != nil {
 		return err
 	}

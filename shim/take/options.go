@@ -16,12 +16,13 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/job"
-	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // Options are the choices of a checkpoint.
 type Options struct {
 	Config config.Config
+	// Address is that of containerd's socket.
+	Address string
 	// Container is an id, or the name that nerdctl has for it.
 	Container string
 	// Ref is what the snapshot is called in the local store, and where it is pushed.
@@ -50,9 +51,8 @@ type Options struct {
 	// Key signs the snapshot; nil: it is not signed. KeyFile is where it is from.
 	Key     *signature.PrivateKey
 	KeyFile string
-	// Verify, unless nil, has the snapshot tried before it gets its name, and before the container ends: see [restore.Trial]. It says how the restore process is started, and in its
-	// request the address of containerd.
-	Verify *restore.Command
+	// Verify has the snapshot tried before it gets its name, and before the container ends: see [restore.Trial].
+	Verify bool
 	// Discard has the local store not keep the snapshot, whether it could be sent or not. Ref, which has a tag, is its name in the registry only.
 	Discard bool
 	// Logs is a directory that gets CRIU's log and statistics of the dump; empty: none does.

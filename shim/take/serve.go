@@ -24,40 +24,62 @@ import (
 func Serve(c config.Config) error {
 	_ = os.WriteFile("/proc/self/comm", []byte("cryo-checkpoint"), 0) // for ps
 	restore.FindHome()
-	return restorer.ServeCheckpoint(restorer.Descriptor, func(ctx context.Context, r restorer.Request) (*restorer.Taken, []string, error) {
-		return takeTo(ctx, c, r)
+	return restorer.ServeCheckpoint(restorer.Descriptor, func(ctx context.Context, r restorer.Request, shim *restorer.Shim) (*restorer.Taken, []string, error) {
+		v := &serving{config: c, request: r, shim: shim}
+		if r.Checkpoint.Order != nil {
+			return v.obey(ctx)
+		}
+		return v.send(ctx)
 	})
 }
 
-// takeTo takes a snapshot where a container's annotation wants it. The host's configuration decides whether it may. This host keeps none.
-func takeTo(ctx context.Context, c config.Config, r restorer.Request) (_ *restorer.Taken, warnings []string, err error) {
+// serving is what this process is asked for.
+type serving struct {
+	config  config.Config
+	request restorer.Request
+	shim    *restorer.Shim
+}
+
+// take takes a snapshot. Before that, check may refuse it.
+func (v *serving) take(ctx context.Context, o Options, check func() error) (*Result, error) {
+	c, r := v.config, v.request
+	ctx, client, err := daemon.Connect(ctx, daemon.Options{Address: r.Address, Namespace: r.Namespace, Patience: time.Duration(c.Containerd.Patience) * time.Second, Trace: true})
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	if err := check(); err != nil {
+		tell(ctx, client, o, nil, err)
+		return nil, err
+	}
+	s, err := store.Open(c.Root)
+	if err != nil {
+		return nil, err
+	}
+	s.KeepPartial(c.Store.PartialAge())
+	return Take(ctx, client, v.shim, s, o)
+}
+
+// send takes a snapshot where a container's annotation wants it. The host's configuration decides whether it may. This host keeps none.
+func (v *serving) send(ctx context.Context) (_ *restorer.Taken, warnings []string, err error) {
+	c, r := v.config, v.request.Checkpoint
 	ref, err := reference(r.To, r.Names, time.Now())
 	if err != nil {
 		return nil, nil, err
 	}
-	ctx, client, err := daemon.Connect(ctx, daemon.Options{Address: r.Address, Namespace: r.Namespace, Patience: time.Duration(c.Containerd.Patience) * time.Second})
-	if err != nil {
-		return nil, nil, err
-	}
-	defer client.Close()
 	o := Options{
-		Config: c, Container: r.ID, Ref: ref, LeaveRunning: true, Discard: true, Logs: r.Work,
+		Config: c, Address: v.request.Address, Container: v.request.ID, Ref: ref, LeaveRunning: true, Discard: true, Logs: r.Work,
 		TCPEstablished: r.TCPEstablished, FileLocks: r.FileLocks, ExternalUnixSockets: r.ExternalUnixSockets, Compression: "zstd",
 		Push:  &registry.Options{PlainHTTP: c.Checkpoint.Plain(ref), DockerConfig: c.Checkpoint.Credentials},
 		Hooks: job.Hooks{Warn: func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }},
 	}
-	if !c.Checkpoint.Allows(ref) {
-		err := failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [checkpoint] in /etc/cryo/config.toml",
+	result, err := v.take(ctx, o, func() error {
+		if c.Checkpoint.Allows(ref) {
+			return nil
+		}
+		return failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [checkpoint] in /etc/cryo/config.toml",
 			"checkpoint-to: the configuration does not allow a container's snapshot to be sent to %s by its annotation", ref).By("checkpoint-to")
-		tell(ctx, client, o, nil, err)
-		return nil, nil, err
-	}
-	s, err := store.Open(c.Root)
-	if err != nil {
-		return nil, nil, err
-	}
-	s.KeepPartial(c.Store.PartialAge())
-	result, err := Take(ctx, client, s, o)
+	})
 	if err != nil {
 		return nil, warnings, err
 	}

@@ -21,9 +21,9 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/restorable"
 	"github.com/cryo-project/cryo/shim/baseimage"
-	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/job"
 	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // taking is one checkpoint.
@@ -34,8 +34,7 @@ type taking struct {
 	name   string        // Ref in full
 	sender *sender       // where the snapshot goes while it is taken
 	parent *image.Parent // nil: none
-	// protocol is the version that the shim speaks; 0: as new a one as both do.
-	protocol int
+	shim   *restorer.Shim
 }
 
 // Take takes a snapshot, names it, signs it and sends it, as o says. ctx carries containerd's namespace. Without a result there is no snapshot, and the container
@@ -43,14 +42,14 @@ type taking struct {
 // afterwards, or that the container is lost all the same.
 //
 // containerd's clients hear of it, see [EndedTopic].
-func Take(ctx context.Context, client *containerd.Client, s *store.Store, o Options) (r *Result, err error) {
+func Take(ctx context.Context, client *containerd.Client, shim *restorer.Shim, s *store.Store, o Options) (r *Result, err error) {
 	defer func() { tell(ctx, client, o, r, err) }()
 	name, err := store.Normalize(o.Ref)
 	if err != nil {
 		return nil, err
 	}
 	o.Hooks = o.Hooks.OrNobody()
-	t := &taking{Options: o, client: client, store: s, name: name, sender: &sender{}}
+	t := &taking{Options: o, client: client, shim: shim, store: s, name: name, sender: &sender{}}
 	if o.Push != nil {
 		if t.sender, err = newSender(ctx, s, o.Ref, *o.Push); err != nil {
 			return nil, err
@@ -121,7 +120,7 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 		if abandoned := op.Abandon(); abandoned != nil {
 			err = errors.Join(err, abandoned)
 		}
-		return desc, nil, t.failed(ctx, err)
+		return desc, nil, failed(ctx, t.Container, err)
 	}
 	if t.GPUEngine != image.DriverEngine {
 		for _, left := range LeftToDriver(sub.config.GPU) {
@@ -147,13 +146,6 @@ func (t *taking) takeInto(ctx context.Context, sub *candidate) (desc ocispec.Des
 		return desc, nil, err
 	}
 	desc, r, err := t.freeze(ctx, sub, work.Dir)
-	if checkpoint.RefusedVersion(err) != "" { // before anything was done
-		t.protocol = checkpoint.Previous
-		desc, r, err = t.freeze(ctx, sub, work.Dir)
-		if why := checkpoint.RefusedVersion(err); why != "" {
-			err = checkpoint.OtherVersion(why)
-		}
-	}
 	if errors.Is(err, unix.ENOSPC) || errors.As(err, new(*failure.Error)) && errdefs.IsResourceExhausted(err) {
 		err = restore.NoRoom(t.store.Root(), err)
 	}
@@ -169,9 +161,6 @@ func (t *taking) packOptions() image.PackOptions {
 func (t *taking) freeze(ctx context.Context, sub *candidate, work string) (desc ocispec.Descriptor, _ *Result, err error) {
 	images, criuWork := filepath.Join(work, "images"), filepath.Join(work, "criu")
 	for _, dir := range []string{images, criuWork} {
-		if err := os.RemoveAll(dir); err != nil {
-			return desc, nil, fmt.Errorf("clear a working directory: %w", err)
-		}
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			return desc, nil, fmt.Errorf("make a working directory: %w", err)
 		}
@@ -180,21 +169,14 @@ func (t *taking) freeze(ctx context.Context, sub *candidate, work string) (desc 
 	if err != nil {
 		return desc, nil, err
 	}
-	shim, err := checkpoint.Listen(criuWork)
+	m, err := t.takeIn(ctx, images, work)
 	if err != nil {
 		return desc, nil, err
 	}
-	shim.Options = checkpoint.Options{GPUTimeout: t.GPUTimeout.Seconds(), Force: t.Force, Pages: true, Devices: t.GPUEngine != image.DriverEngine,
-		KeeperOnly: t.GPUEngine == image.KeeperEngine, LeaveRunning: t.LeaveRunning}
-	shim.Version = t.protocol
-	m, err := t.takeIn(ctx, shim, images, work)
-	if err != nil {
-		return desc, nil, errors.Join(err, shim.Close())
-	}
 	defer m.close()
-	d := t.takeInDevices(ctx, shim, images, work)
+	d := t.takeInDevices(ctx, images, work)
 	defer d.close()
-	h, dumped, err := t.hold(ctx, shim, sub, images, criuWork)
+	h, dumped, err := t.hold(ctx, sub, images, criuWork)
 	if err != nil {
 		return desc, nil, d.explain(ctx, m.explain(ctx, err))
 	}
@@ -202,7 +184,7 @@ func (t *taking) freeze(ctx context.Context, sub *candidate, work string) (desc 
 		if err == nil {
 			err = h.close(ctx)
 		} else {
-			err = errors.Join(err, h.giveUp(ctx))
+			err = errors.Join(err, h.giveUp())
 		}
 	}()
 	intake, err := m.arrived()
@@ -234,7 +216,7 @@ func (t *taking) freeze(ctx context.Context, sub *candidate, work string) (desc 
 		}
 	}()
 	if t.LeaveRunning {
-		if released, err = h.release(ctx, h.client.Resume); err != nil {
+		if released, err = h.release(ctx, checkpoint.Resume); err != nil {
 			if err = sub.lost(err); !isLost(err) {
 				return desc, nil, d.explain(ctx, err)
 			}
@@ -308,7 +290,7 @@ func (t *taking) freeze(ctx context.Context, sub *candidate, work string) (desc 
 	r := &Result{
 		Reference: t.name, Digest: desc.Digest.String(), Container: sub.info.ID, Size: snapshot.Size(), Memory: snapshot.Config.Memory.Total,
 		Freeze: times.Freeze, Dump: times.Dump, RootFS: times.RootFS, Pack: pack, GPU: onGPU, Running: t.LeaveRunning && lost == nil,
-		Shared: snapshot.Shared(), Verify: verified, MadeBy: daemon.MadeBy(sub.info.Labels), asked: t.Options, lost: lost,
+		Shared: snapshot.Shared(), Verify: verified, asked: t.Options, lost: lost,
 	}
 	if p := snapshot.Config.Parent; p != nil {
 		r.Parent = p.Digest.String()
@@ -365,16 +347,16 @@ func (t *taking) publish(ctx context.Context, h *heldContainer, sub *candidate, 
 func (t *taking) end(ctx context.Context, h *heldContainer, sub *candidate) (lost, err error) {
 	err = context.Cause(ctx)
 	if err != nil {
-		err = errors.Join(err, h.giveUp(ctx))
+		err = errors.Join(err, h.giveUp())
 	} else {
 		var released checkpoint.Released
-		if released, err = h.release(ctx, h.client.Kill); released.Killed {
+		if released, err = h.release(ctx, checkpoint.Kill); released.Killed {
 			if err != nil {
 				t.Warn("%s was ended, and containerd may not know it yet: %v", sub.name, err)
 			}
 			return nil, nil
 		}
-		_ = h.client.Close() // no order is on its way after that
+		err = errors.Join(err, h.giveUp())
 	}
 	if err == nil {
 		err = fmt.Errorf("end %s: its shim has let it run on: %w", sub.name, errdefs.ErrAborted)
@@ -382,7 +364,7 @@ func (t *taking) end(ctx context.Context, h *heldContainer, sub *candidate) (los
 	switch lost = sub.lost(err); {
 	case !isLost(lost):
 		return nil, lost
-	case h.silent && sub.process.look() == ended: // it has not run meanwhile
+	case h.shim.Silent() && sub.process.look() == ended: // it has not run meanwhile
 		t.Warn("%s has ended, though not all that should have ended it was there: %v", sub.name, err)
 		return nil, nil
 	}

@@ -19,7 +19,6 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/host"
-	"github.com/cryo-project/cryo/shim/job"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/size"
 )
@@ -32,7 +31,7 @@ const trialTime = 10 * time.Minute
 
 // checkVerify refuses, before anything is frozen, a container whose snapshot cannot be tried beside it.
 func (t *taking) checkVerify(sub *candidate) error {
-	if t.Verify == nil {
+	if !t.Verify {
 		return nil
 	}
 	refuse := func(rule, hint, text string, args ...any) error {
@@ -67,7 +66,7 @@ type Verified struct {
 // try restores the snapshot into a container beside the one of which it was taken, up to the first instruction of its processes, and removes that container. With an error the snapshot
 // is not to be kept.
 func (t *taking) try(ctx context.Context, sub *candidate, desc ocispec.Descriptor) (*Verified, error) {
-	if t.Verify == nil {
+	if !t.Verify {
 		return nil, nil
 	}
 	t.Say("trying whether the snapshot can be restored")
@@ -76,9 +75,10 @@ func (t *taking) try(ctx context.Context, sub *candidate, desc ocispec.Descripto
 	defer cancel()
 	go progress(limited)
 	namespace, _ := namespaces.Namespace(ctx)
-	command := *t.Verify
-	command.Client, command.Namespace, command.Hooks = t.client, namespace, job.Hooks{}
-	command.Ref, command.Name, command.Choices = t.name, TrialPrefix+strings.ToLower(rand.Text()[:10]), restore.Trial(desc)
+	command := restore.Command{
+		Config: t.Config, Store: t.store, Client: t.client, Environment: os.Environ(), Address: t.Address, Namespace: namespace,
+		Ref: t.name, Name: TrialPrefix + strings.ToLower(rand.Text()[:10]), Choices: restore.Trial(desc),
+	}
 	if t.Progress != nil {
 		command.Progress = func(_ string, done, total int64) { t.Progress("verify", done, total) }
 	}

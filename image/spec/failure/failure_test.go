@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -77,50 +76,5 @@ func TestCross(t *testing.T) {
 	}
 	if e := New(errdefs.ErrAborted, "try again", "%d bytes", 7).Doing("write"); e.Error() != "write: 7 bytes" || !errdefs.IsAborted(e) || e.Hint() != "try again" {
 		t.Errorf("%+v", e)
-	}
-}
-
-// TestFile: an error crosses by a file where it is expected, and nothing is written elsewhere.
-func TestFile(t *testing.T) {
-	dir := t.TempDir()
-	left := Of(errors.Join(errdefs.ErrAborted, hinted{errors.New("x")}))
-	if err := Leave(dir, left); err != nil {
-		t.Fatal(err)
-	}
-	var got Error
-	if Find(dir, &got) || Leave("", left) != nil {
-		t.Errorf("nobody expects it, and it is there: %+v", got)
-	}
-	for range 2 {
-		if err := Expect(dir); err != nil {
-			t.Fatal(err)
-		}
-		if Find(dir, &got) {
-			t.Errorf("nothing was left, and it is there: %+v", got)
-		}
-		if err := Leave(dir, left); err != nil {
-			t.Fatal(err)
-		}
-		if got = (Error{}); !Find(dir, &got) || got != *left {
-			t.Errorf("got %+v, want %+v", got, left)
-		}
-	}
-	path := filepath.Join(dir, File)
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, data[:len(data)/2], 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if Find(dir, &got) {
-		t.Error("half of an error is one")
-	}
-	other := filepath.Join(dir, "other")
-	if err := errors.Join(os.Remove(path), os.WriteFile(other, nil, 0o600), os.Symlink(other, path)); err != nil {
-		t.Fatal(err)
-	}
-	if err := Leave(dir, left); err == nil {
-		t.Error("a link was followed")
 	}
 }
