@@ -20,17 +20,7 @@ func TestBadAgain(t *testing.T) {
 	ref, id := snapshotOf(t, a, "count", "--memory", "16"), name(t)
 	cleanup(t, a, id)
 	args := []string{"restore", ref, "--name", id, "--eager"}
-	c := a.Command(t.Context(), "cryo", args...)
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	criu := find(t, a, dumping(a))
-	if criu == 0 {
-		t.Fatal("no restore")
-	}
-	if err := unix.Kill(criu, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	c, criu := stoppedRestore(t, a, args...)
 	exists := func(what string) {
 		t.Helper()
 		if r := a.Cryo(t.Context(), args...); r.Code != codeExists || !strings.Contains(r.Stderr, "remove that one first") {
@@ -53,6 +43,22 @@ func TestBadAgain(t *testing.T) {
 	must(t, a.Cryo(t.Context(), args...))
 	counts(t, a, id)
 	exists("a complete container")
+}
+
+// stoppedRestore begins a restore, and stops its CRIU.
+func stoppedRestore(t *testing.T, h *lab.Host, args ...string) (command *exec.Cmd, criu int) {
+	t.Helper()
+	command = h.Command(t.Context(), "cryo", args...)
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if criu = find(t, h, dumping(h)); criu == 0 {
+		t.Fatal("no restore")
+	}
+	if err := unix.Kill(criu, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	return command, criu
 }
 
 // calledOff waits until the restore of a command that was killed is called off, and reports whether the container runs instead.

@@ -62,17 +62,7 @@ func TestBadSweepPart(t *testing.T) {
 	id := name(t)
 	before := trace(t, a)
 	work := filepath.Join(a.CryoRoot(), "work")
-	c := a.Command(t.Context(), "cryo", "restore", ref, "--name", id, "--eager")
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	criu := find(t, a, dumping(a))
-	if criu == 0 {
-		t.Fatal("no restore")
-	}
-	if err := unix.Kill(criu, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	c, criu := stoppedRestore(t, a, "restore", ref, "--name", id, "--eager")
 	found, err := filepath.Glob(filepath.Join(work, "*", "images", "inventory.img"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("%q, %v", found, err)
@@ -106,17 +96,7 @@ func TestBadSweepDelay(t *testing.T) {
 	}
 	usual := max(restore(), restore())
 	for range 3 {
-		c := a.Command(t.Context(), "cryo", "restore", ref, "--name", id, "--eager")
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		criu := find(t, a, dumping(a))
-		if criu == 0 {
-			t.Fatal("no restore")
-		}
-		if err := unix.Kill(criu, unix.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		c, _ := stoppedRestore(t, a, "restore", ref, "--name", id, "--eager")
 		kill(t, c.Process.Pid)
 		_ = c.Wait() // it was killed
 		took := restore()
