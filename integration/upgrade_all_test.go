@@ -9,7 +9,7 @@ import (
 )
 
 // TestUpgrade has a container run by a shim of one release, and a command of another ask for a snapshot of it: programs of this build, and those that "make previous" builds, which
-// are taken for those of the release before. That is refused, the container runs on, and a command of the shim's release takes the snapshot. Directories of earlier builds may be put
+// are taken for those of the release before. That is refused, and the container runs on. Started anew, it has a shim of this build. Directories of earlier builds may be put
 // beside bin/previous, such as bin/previous-0.1.0: the test takes them as well.
 func TestUpgrade(t *testing.T) {
 	now := filepath.Dir(shared.lab.Tool("containerd-shim-cryo-v1"))
@@ -50,9 +50,11 @@ func TestUpgrade(t *testing.T) {
 					if again := await(t, h, id); again.Count < first.Count {
 						t.Errorf("it counts from %d, and was at %d", again.Count, first.Count)
 					}
-					install(test.shim)
+					remove(t.Context(), h, id)
+					install(now)
+					start(t, h, id, nil, "workload", "count", "--memory", "4")
+					await(t, h, id)
 					must(t, h.Cryo(t.Context(), "checkpoint", id, ref))
-					install(test.command)
 					remove(t.Context(), h, id)
 					must(t, h.Cryo(t.Context(), "restore", ref, "--name", id))
 					await(t, h, id)
