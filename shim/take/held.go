@@ -16,6 +16,7 @@ type heldContainer struct {
 	sub      *candidate
 	shim     *restorer.Shim
 	released bool // it has been decided what becomes of it
+	heard    bool // the shim has said what has become of it, which counts once
 }
 
 // undoTime bounds the undoing of a checkpoint.
@@ -75,20 +76,22 @@ func (h *heldContainer) release(ctx context.Context, d checkpoint.Decision) (che
 	defer cancel()
 	r, err := h.shim.Decide(ctx, d)
 	if err != nil {
+		h.heard = true
 		return r, h.explain(err)
 	}
 	if r.Killed {
-		return r, h.explain(h.shim.Await(undoTime)) // the task's state is settled only then
+		err = h.settle() // the task's state is settled only then
 	}
-	return r, nil
+	return r, err
 }
 
 // settle waits until the shim has observed for a moment the container that was let go on, and until device memory that was pending has come or is given up. An error that is a
 // loss: the container does not run as before.
 func (h *heldContainer) settle() error {
-	if !h.released {
+	if !h.released || h.heard {
 		return nil
 	}
+	h.heard = true
 	return h.explain(h.shim.Await(h.sub.patience()))
 }
 
