@@ -1,12 +1,19 @@
 package integration
 
 import (
+	"bufio"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/runc"
+	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // plainTCP keeps a Go program from listening with Multipath TCP, which CRIU does not know.
@@ -50,6 +57,65 @@ func TestInsideConnection(t *testing.T) {
 	if before.State["connection"] != after.State["connection"] {
 		t.Errorf("connection was %v and is %v", before.State["connection"], after.State["connection"])
 	}
+}
+
+// TestInsideInFlight connects to a server that stands still for its checkpoint: there is a snapshot all the same, and the connection is answered when the server goes on.
+func TestInsideInFlight(t *testing.T) {
+	dumpsNetwork(t)
+	a, _ := pair(t)
+	j := journey{id: name(t)}
+	startImage(t, a, shared.image, j.id, plainTCP, "workload", "tcp")
+	first := await(t, a, j.id)
+	pid, _, err := a.Task(t.Context(), j.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forget(t, a, j.ref())
+	for range 3 {
+		answered := make(chan error, 1)
+		go func() {
+			answered <- setns.Do(unix.CLONE_NEWNET, fmt.Sprintf("/proc/%d/ns/net", pid), func() error { return askFrozen(pid) })
+		}()
+		must(t, a.Cryo(t.Context(), "checkpoint", j.id, j.ref(), "--leave-running"))
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+	}
+	before, after := move(t, j)
+	goneOn(t, first, before)
+	goneOn(t, before, after)
+}
+
+// askFrozen waits until a process stands still, and asks the echo service that it has in this thread's network.
+func askFrozen(pid int) error {
+	for deadline := time.Now().Add(time.Minute); ; {
+		frozen, err := runc.Frozen(pid)
+		if err != nil {
+			return err
+		}
+		if frozen {
+			break
+		}
+		if time.Now().After(deadline) {
+			return errors.New("it does not stand still")
+		}
+	}
+	conn, err := net.DialTimeout("tcp4", "127.0.0.1:7000", time.Minute)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(conn, "hello"); err != nil {
+		return err
+	}
+	answer, err := bufio.NewReader(conn).ReadString('\n')
+	if err == nil && answer != "hello\n" {
+		err = fmt.Errorf("the answer is %q", answer)
+	}
+	return err
 }
 
 // TestInsideMultipath has a socket that CRIU does not know. There is no snapshot but good advice, and the container goes on.

@@ -67,6 +67,7 @@ type dumpRequest struct {
 	images, work string // directories of CRIU's; work may be empty
 	options      *options.CheckpointOptions
 	holder       *restorer.Holder // nil: a stock client takes the images
+	skipLock     bool             // see [criu.SkipLock]
 }
 
 // dump dumps the container, with the checkpoint process that holds it or for a stock client.
@@ -114,7 +115,11 @@ func (s *service) dumpAlone(in *admission, c *container, r dumpRequest) (result 
 	if err != nil {
 		return result, err
 	}
-	criuOptions.LinkRemap = true
+	usual := criuOptions
+	criuOptions.LinkRemap, criuOptions.SkipInFlight = true, true
+	if r.skipLock && s.config.Dump.NetworkLock == "" && !o.OpenTcp {
+		criuOptions.NetworkLock = criu.SkipLock
+	}
 	undo, err := makeImages(r.images)
 	if err != nil {
 		return result, err
@@ -135,7 +140,7 @@ func (s *service) dumpAlone(in *admission, c *container, r dumpRequest) (result 
 	if err != nil {
 		return result, err
 	}
-	defer settle(ctx, c, criuOptions)
+	defer settle(ctx, c, usual)
 	defer pages.Close() // nil is closed without harm
 	request := checkpoint.Request{
 		ID:     id,

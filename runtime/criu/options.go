@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -16,15 +17,23 @@ const Annotation = "org.criu.config"
 // RuncConfig is the file runc uses where a container has no [Annotation].
 const RuncConfig = "/etc/criu/runc.conf"
 
+// SkipLock has CRIU let packets reach a container that it dumps: what no connection is saved of, packets do not harm. A connection that comes meanwhile waits until the container
+// goes on. CRIU 4.1 crashes on any network-lock in a configuration file that it gets from runc.
+const SkipLock = "skip"
+
+// savesConnections finds the option in a configuration file.
+var savesConnections = regexp.MustCompile(`(?m)^\s*tcp-established\b`)
+
 // Options are what runc has no flag for. The zero value leaves CRIU's own choices.
 type Options struct {
 	GhostLimit      int64         // largest deleted but open file that is dumped, bytes; CRIU's own limit is 1 MiB
 	Timeout         time.Duration // for seizing all tasks; CRIU's own is 10 s
-	NetworkLock     string        // iptables, nftables or skip
+	NetworkLock     string        // iptables, nftables or skip; skip does not count where connections are saved
 	Libdir          string        // where CRIU looks for plugins
 	TCPEstablished  bool
 	FileLocks       bool
 	ExternalSockets bool
+	SkipInFlight    bool // leave out connections that no process has accepted yet; else a dump fails where there are any
 	LinkRemap       bool // dump files that are open by a name that is gone, but have another; also files of overlayfs's lower layers
 	// InotifyPaths are directories of the container where a dump looks for what inotify and fanotify watch, beside CRIU's own. Source: CRIU 4.2, criu/irmap.c.
 	InotifyPaths []string
@@ -39,6 +48,16 @@ type Options struct {
 // Encode returns the options in the form of CRIU's configuration files (man 8 criu, CONFIGURATION FILES).
 func (o Options) Encode() ([]byte, error) {
 	var b bytes.Buffer
+	var own []byte
+	if o.Include != "" {
+		var err error
+		if own, err = os.ReadFile(o.Include); err != nil && !os.IsNotExist(err) {
+			return nil, fmt.Errorf("read CRIU configuration %s: %w", o.Include, err)
+		}
+	}
+	if o.NetworkLock == SkipLock && (o.TCPEstablished || savesConnections.Match(own)) {
+		o.NetworkLock = ""
+	}
 	values := []struct{ name, value string }{{"network-lock", o.NetworkLock}, {"libdir", o.Libdir}}
 	for _, path := range o.InotifyPaths {
 		values = append(values, struct{ name, value string }{"irmap-scan-path", path})
@@ -67,19 +86,14 @@ func (o Options) Encode() ([]byte, error) {
 		{"tcp-established", o.TCPEstablished},
 		{"file-locks", o.FileLocks},
 		{"ext-unix-sk", o.ExternalSockets},
+		{"skip-in-flight", o.SkipInFlight},
 		{"link-remap", o.LinkRemap},
 	} {
 		if f.set {
 			fmt.Fprintf(&b, "%s\n", f.name)
 		}
 	}
-	if o.Include != "" {
-		own, err := os.ReadFile(o.Include)
-		if err != nil && !os.IsNotExist(err) {
-			return nil, fmt.Errorf("read CRIU configuration %s: %w", o.Include, err)
-		}
-		b.Write(own)
-	}
+	b.Write(own)
 	if o.LazyPages { // whatever the user says: the images lack that memory
 		b.WriteString("\nlazy-pages\n")
 	}

@@ -21,6 +21,21 @@ func TestEncode(t *testing.T) {
 	if err != nil || string(got) != want {
 		t.Errorf("got %q, %v; want %q", got, err, want)
 	}
+	if err := os.WriteFile(own, []byte("# x\n  tcp-established\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		o    Options
+		want string
+	}{
+		"no connection":   {Options{NetworkLock: SkipLock, SkipInFlight: true}, "network-lock skip\nskip-in-flight\n"},
+		"saved":           {Options{NetworkLock: SkipLock, TCPEstablished: true}, "tcp-established\n"},
+		"saved by a file": {Options{NetworkLock: SkipLock, Include: own}, "# x\n  tcp-established\n"},
+	} {
+		if got, err := test.o.Encode(); err != nil || string(got) != test.want {
+			t.Errorf("%s: got %q, %v", name, got, err)
+		}
+	}
 	if got, err := (Options{Include: "/nonexistent"}).Encode(); err != nil || len(got) != 0 {
 		t.Errorf("zero options: got %q, %v", got, err)
 	}

@@ -70,7 +70,7 @@ type Dump struct {
 	GhostLimit int64 `toml:"ghost-limit"`
 	// Timeout, in seconds, is for stopping all processes. CRIU is ended where it makes no progress for three more. Default 30.
 	Timeout int64 `toml:"timeout"`
-	// NetworkLock is iptables, nftables or skip. Default: CRIU's own, iptables; nftables where iptables is not installed.
+	// NetworkLock is iptables, nftables or skip. Default: skip where no connection is saved; else CRIU's own, iptables; nftables where iptables is not installed.
 	NetworkLock string `toml:"network-lock"`
 	// InotifyPaths are directories of containers, searched for what inotify watches. Searching takes time only where something is watched that CRIU does not find otherwise. Default: those of [Default].
 	InotifyPaths []string `toml:"inotify-paths"`

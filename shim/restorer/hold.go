@@ -26,6 +26,7 @@ type Hold struct {
 	TCPEstablished      bool               `json:"tcpEstablished,omitempty"`
 	FileLocks           bool               `json:"fileLocks,omitempty"`
 	ExternalUnixSockets bool               `json:"externalUnixSockets,omitempty"`
+	SkipLock            bool               `json:"skipLock,omitempty"` // packets may reach the container while it is dumped: see [criu.SkipLock]
 	Options             checkpoint.Options `json:"options"`
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
@@ -32,6 +33,7 @@ func (t *taking) hold(ctx context.Context, sub *candidate, images, work string) 
 	sub.asked = true
 	dumped, err := t.shim.Hold(ctx, restorer.Hold{
 		Images: images, Work: work, TCPEstablished: t.TCPEstablished, FileLocks: t.FileLocks, ExternalUnixSockets: t.ExternalUnixSockets,
+		SkipLock: criu.AtLeast(sub.config.Host.CRIU, criu.ForSockets),
 		Options: checkpoint.Options{
 			GPUTimeout: t.GPUTimeout.Seconds(), Force: t.Force, Devices: t.GPUEngine != image.DriverEngine, KeeperOnly: t.GPUEngine == image.KeeperEngine, LeaveRunning: t.LeaveRunning,
 		},
