@@ -103,7 +103,7 @@ func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Fillin
 			criu.End()
 		}
 		// Killing what runc knows of a container that is being restored does not end the CRIU that waits.
-		if err := c.runtime.Kill(ctx); isRestored() && (err == nil || !c.runtime.Known(ctx) || s.is(ctx, id, task.Status_STOPPED)) {
+		if err := c.runtime.Kill(ctx); isRestored() && (err == nil || !c.runtime.Known() || s.is(ctx, id, task.Status_STOPPED)) {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)

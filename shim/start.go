@@ -209,7 +209,7 @@ func (s *service) restore(in *admission, c *container, r *taskAPI.StartRequest) 
 	if err := c.runtime.Foreign(); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
-	if c.runtime.Known(ctx) {
+	if c.runtime.Known() {
 		return nil, fmt.Errorf("restore %s: runc has a container of this name already: %w", r.ID, errdefs.ErrAlreadyExists)
 	}
 	if err := c.adaptImages(); err != nil {
@@ -351,7 +351,7 @@ func (c *container) endRestore(ctx context.Context, claim *runc.Claim) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	foreign := c.runtime.Foreign() != nil // it has come since, and is why runc has failed
-	if !foreign && c.runtime.Known(ctx) {
+	if !foreign && c.runtime.Known() {
 		_ = c.runtime.Kill(ctx) // it may have ended
 	}
 	err := runc.EndDump(c.work)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"golang.org/x/sys/unix"
 )
 
 //go:embed host.sh
@@ -42,6 +43,8 @@ type Host struct {
 	lab     *Lab
 	options HostOptions
 	init    *exec.Cmd // holds the namespaces
+
+	unmountRun func() error // nil: the host has not mounted its /run
 
 	mu       sync.Mutex
 	daemon   *daemon    // guarded by mu; nil while stopped
@@ -73,6 +76,9 @@ func (h *Host) boot(ctx context.Context) error {
 			return fmt.Errorf("make host directory: %w", err)
 		}
 	}
+	if err := h.mountRun(); err != nil {
+		return err
+	}
 	if err := h.writeConfig(); err != nil {
 		return err
 	}
@@ -91,6 +97,24 @@ func (h *Host) boot(ctx context.Context) error {
 		}
 	}
 	return h.StartDaemon(ctx)
+}
+
+// runDir is the host's /run.
+func (h *Host) runDir() string { return filepath.Join(h.Dir, "run") }
+
+// mountRun has /run in memory, as distributions have it: CRIU keeps what it knows of the kernel only there. One that is already is left to who has mounted it.
+func (h *Host) mountRun() error {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(h.runDir(), &fs); err != nil || fs.Type == unix.TMPFS_MAGIC {
+		return err
+	}
+	if err := unix.Mount("cryo-lab", h.runDir(), "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711"); err != nil {
+		return fmt.Errorf("mount the host's /run: %w", err)
+	}
+	h.unmountRun = func() error {
+		return os.NewSyscallError("unmount "+h.runDir(), unix.Unmount(h.runDir(), unix.MNT_DETACH))
+	}
+	return nil
 }
 
 // makeNamespaces starts the init process and waits until it has settled.
@@ -117,7 +141,7 @@ func (h *Host) makeNamespaces() error {
 	if h.options.GPUs != nil {
 		dev = "own"
 	}
-	args := []string{script, "join", cgroup, filepath.Join(h.Dir, "run"), layout, dev}
+	args := []string{script, "join", cgroup, h.runDir(), layout, dev}
 	if h.options.Node != nil {
 		if err := h.furnish(); err != nil {
 			return err
@@ -280,6 +304,10 @@ func (h *Host) stop() error {
 	}
 	for _, p := range programs {
 		<-p.done
+	}
+	if unmount := h.unmountRun; unmount != nil {
+		h.unmountRun = nil
+		return unmount()
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func (h *Host) leakedMounts() []string {
 		if strings.HasPrefix(point, "/run/cgroup1/") {
 			continue // the host's own, see host.sh
 		}
-		if strings.HasPrefix(point, "/run/") || strings.HasPrefix(point, h.Dir+"/") || h.options.Node != nil && strings.HasPrefix(point, "/var/lib/kubelet/") {
+		if strings.HasPrefix(point, "/run/") || strings.HasPrefix(point, h.Dir+"/") && point != h.runDir() || h.options.Node != nil && strings.HasPrefix(point, "/var/lib/kubelet/") {
 			found = append(found, "mount "+point)
 		}
 	}

@@ -142,7 +142,7 @@ func (h *Host) traceCgroups() (found []string) {
 func (h *Host) traceMounts() (found []string, err error) {
 	points, err := mountPoints(fmt.Sprintf("/proc/%d/mountinfo", h.Pid()))
 	for _, at := range points {
-		if strings.HasPrefix(at, "/run/") || strings.HasPrefix(at, h.Dir+"/") {
+		if strings.HasPrefix(at, "/run/") || strings.HasPrefix(at, h.Dir+"/") && at != h.runDir() {
 			found = append(found, "mount "+at)
 		}
 	}

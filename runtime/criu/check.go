@@ -46,22 +46,11 @@ func Check(path string) error {
 const killedStatus = 128
 
 func check(path string) error {
-	var output bytes.Buffer
-	log.L.WithFields(log.Fields{"program": path, "args": []string{"--version"}}).Debug("start a process")
-	cmd := exec.Command(path, "--version")
-	cmd.Stdout, cmd.Stderr = &output, &output
-	exited, err := gorunc.Monitor.Start(cmd)
+	text, err := Said(path, []string{"--version"}, func() (string, error) { return ask(path) })
 	if err != nil {
-		return &UnusableError{Path: path, Err: err}
+		return err
 	}
-	status, err := gorunc.Monitor.Wait(cmd, exited)
-	if s := cmd.ProcessState; err == nil && status > killedStatus || s != nil && !s.Exited() {
-		return failure.New(errdefs.ErrAborted, "try again", "ask CRIU for its version: it was killed (status %d)", status)
-	}
-	if err != nil || status != 0 {
-		return &UnusableError{Path: path, Err: fmt.Errorf("criu --version exits with status %d: %s", status, bytes.TrimSpace(output.Bytes()))}
-	}
-	version, err := ParseVersion(output.String())
+	version, err := ParseVersion(text)
 	if err != nil {
 		return &UnusableError{Path: path, Err: err}
 	}
@@ -69,4 +58,24 @@ func check(path string) error {
 		return &UnusableError{Path: path, Version: version}
 	}
 	return nil
+}
+
+// ask runs the binary for its version.
+func ask(path string) (string, error) {
+	var output bytes.Buffer
+	log.L.WithFields(log.Fields{"program": path, "args": []string{"--version"}}).Debug("start a process")
+	cmd := exec.Command(path, "--version")
+	cmd.Stdout, cmd.Stderr = &output, &output
+	exited, err := gorunc.Monitor.Start(cmd)
+	if err != nil {
+		return "", &UnusableError{Path: path, Err: err}
+	}
+	status, err := gorunc.Monitor.Wait(cmd, exited)
+	if s := cmd.ProcessState; err == nil && status > killedStatus || s != nil && !s.Exited() {
+		return "", failure.New(errdefs.ErrAborted, "try again", "ask CRIU for its version: it was killed (status %d)", status)
+	}
+	if err != nil || status != 0 {
+		return "", &UnusableError{Path: path, Err: fmt.Errorf("criu --version exits with status %d: %s", status, bytes.TrimSpace(output.Bytes()))}
+	}
+	return output.String(), nil
 }

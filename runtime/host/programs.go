@@ -32,7 +32,7 @@ func CRIUVersion(ctx context.Context, path string) (string, error) {
 	if path == "" {
 		path = "criu"
 	}
-	out, err := output(ctx, path, "--version")
+	out, err := said(ctx, path, "--version")
 	if err != nil {
 		return "", err
 	}
@@ -48,7 +48,7 @@ func RuncVersion(ctx context.Context, path string) (Runc, error) {
 	if err != nil {
 		return Runc{}, fmt.Errorf("find %s: %w", path, err)
 	}
-	out, err := output(ctx, full, "features")
+	out, err := said(ctx, full, "features")
 	if err != nil {
 		return Runc{}, err
 	}
@@ -68,9 +68,9 @@ func RuncVersion(ctx context.Context, path string) (Runc, error) {
 var featureName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9_-]{0,40}$`) })
 
 // Features returns those of names that the host has, as criu check --feature tells. The program is that at path; empty means criu in PATH.
-func Features(ctx context.Context, criu string, names []string) []string {
-	if criu == "" {
-		criu = "criu"
+func Features(ctx context.Context, path string, names []string) []string {
+	if path == "" {
+		path = "criu"
 	}
 	const limit = 32 // more than CRIU knows
 	var asked []string
@@ -83,7 +83,7 @@ func Features(ctx context.Context, criu string, names []string) []string {
 	var checks sync.WaitGroup
 	for i, name := range asked {
 		checks.Go(func() {
-			_, err := output(ctx, criu, "check", "--feature", name)
+			_, err := said(ctx, path, "check", "--feature", name)
 			has[i] = err == nil
 		})
 	}
@@ -112,6 +112,11 @@ func Check(ctx context.Context, path string, args ...string) (string, error) {
 		}
 	}
 	return text[strings.LastIndexByte(text, '\n')+1:], err
+}
+
+// said is output, of a program that says the same each time; see [criu.Said].
+func said(ctx context.Context, path string, args ...string) (string, error) {
+	return criu.Said(path, args, func() (string, error) { return output(ctx, path, args...) })
 }
 
 // attempts are how often a program is run that is killed, which says nothing of the host.

@@ -31,7 +31,7 @@ type state struct {
 }
 
 func (c Container) state() (s state, err error) {
-	data, err := os.ReadFile(filepath.Join(c.Runtime.Root, c.ID, "state.json"))
+	data, err := os.ReadFile(filepath.Join(c.Runtime.Root, c.ID, stateFile))
 	if err == nil {
 		err = json.Unmarshal(data, &s)
 	}

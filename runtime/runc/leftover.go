@@ -20,16 +20,17 @@ const deletePause = 50 * time.Millisecond
 // Delete ends what is left of the container, and has runc forget it. runc gives up where the cgroup still has processes after a third of a second, though they are about
 // to end, and then says for ever that there is a container of this name.
 func (c Container) Delete(ctx context.Context) error {
-	for c.Known(ctx) {
+	for c.Known() {
 		if err := c.Runtime.Delete(ctx, c.ID, &gorunc.DeleteOpts{Force: true}); err == nil {
 			return nil
 		}
 		select {
 		case <-time.After(deletePause):
 		case <-ctx.Done():
+			return c.explain("delete", ctx.Err())
 		}
 	}
-	return c.explain("delete", ctx.Err())
+	return nil
 }
 
 // criuRoot is where runc mounts the root file system for a restore, in its own directory for the container. Source: runc, libcontainer/criu_linux.go.

@@ -21,18 +21,20 @@ func TestDelete(t *testing.T) {
 	script := `#!/bin/sh
 cd "${0%/*}"
 case "$*" in
-*state*) [ -e known ] && echo '{"id": "c", "status": "stopped"}' ;;
-*delete*) [ ! -e busy ] && rm known ;;
+*delete*) [ ! -e busy ] && rm c/state.json ;;
 esac
 `
 	if err := os.WriteFile(runc, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	c := Container{ID: "c", Runtime: &gorunc.Runc{Command: runc}}
+	c := Container{ID: "c", Runtime: &gorunc.Runc{Command: runc, Root: dir}}
 	if err := c.Delete(t.Context()); err != nil {
 		t.Errorf("runc knows no such container: %v", err)
 	}
-	for _, name := range []string{"known", "busy"} {
+	if err := os.Mkdir(filepath.Join(dir, "c"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"c/state.json", "busy"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -43,8 +45,8 @@ esac
 		t.Error("it is not deleted, and there is no error")
 	}
 	time.AfterFunc(200*time.Millisecond, func() { _ = os.Remove(filepath.Join(dir, "busy")) })
-	if err := c.Delete(t.Context()); err != nil || c.Known(t.Context()) {
-		t.Errorf("%v, known: %t", err, c.Known(t.Context()))
+	if err := c.Delete(t.Context()); err != nil || c.Known() {
+		t.Errorf("%v, known: %t", err, c.Known())
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,10 +50,13 @@ func (c Container) Paused(ctx context.Context) (bool, error) {
 	return state.Status == "paused", nil
 }
 
+// stateFile has what runc knows of a container, in the container's directory below its root. Source: runc, libcontainer/container_linux.go.
+const stateFile = "state.json"
+
 // Known reports whether runc has a container of this name, whoever made it.
-func (c Container) Known(ctx context.Context) bool {
-	_, err := c.Runtime.State(ctx, c.ID)
-	return err == nil
+func (c Container) Known() bool {
+	_, err := os.Lstat(filepath.Join(c.Runtime.Root, c.ID, stateFile))
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // Thaw makes a frozen container run; a container that is not frozen, or is gone, is left as it is.
