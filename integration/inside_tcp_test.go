@@ -71,7 +71,7 @@ func TestInsideInFlight(t *testing.T) {
 		t.Fatal(err)
 	}
 	forget(t, a, j.ref())
-	for range 3 {
+	for range 2 {
 		answered := make(chan error, 1)
 		go func() {
 			answered <- setns.Do(unix.CLONE_NEWNET, fmt.Sprintf("/proc/%d/ns/net", pid), func() error { return askFrozen(pid) })
