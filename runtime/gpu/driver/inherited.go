@@ -196,7 +196,7 @@ func (s *stopper) disownOne(pid int, held map[int]deviceFiles) (done bool, err e
 	if err != nil || f.none() {
 		return false, err
 	}
-	return true, r.giveUp(f)
+	return true, errors.Join(r.giveUp(f), loseNVML(pid)) // which its parent may have initialised
 }
 
 // inherited returns what a process has inherited of device files. A child that has loaded NVML may have opened nodes by itself: of its descriptors only those count that it shares with a holder.

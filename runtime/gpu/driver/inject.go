@@ -21,6 +21,7 @@ type injection struct {
 	mask    uint64 // its blocked signals before
 	before  unix.PtraceRegs
 	arrived []unix.Signal // signals that came meanwhile and cannot be blocked
+	held    bool          // it was stopped before, and stays so
 }
 
 // optionSuspendSeccomp is PTRACE_O_SUSPEND_SECCOMP of linux/ptrace.h: the process's filter does not see what we call, which its author knew nothing of.
@@ -65,6 +66,15 @@ func (r *injection) begin() error {
 			return fmt.Errorf("thread %d does not stand still after %s: %w", r.tid, stopTime, errdefs.ErrUnavailable)
 		}
 	}
+	if err := r.prepare(); err != nil {
+		return errors.Join(err, detach(r.tid))
+	}
+	return nil
+}
+
+// prepare is for a thread that stands still.
+func (r *injection) prepare() error {
+	fail := func(err error) error { return fmt.Errorf("have thread %d make calls: %w", r.tid, err) }
 	if err := unix.PtraceSetOptions(r.tid, unix.PTRACE_O_TRACESYSGOOD|optionSuspendSeccomp); err != nil { // where we have a filter ourselves, it cannot be
 		if err := unix.PtraceSetOptions(r.tid, unix.PTRACE_O_TRACESYSGOOD); err != nil {
 			return fail(err)
@@ -127,11 +137,13 @@ func (r *injection) untilCall() error {
 	}
 }
 
-// end puts all back as it was, and lets the thread go. If it was stopped in a system call, the kernel has it make that again, as after a signal without a handler: the registers say so, and a thread that is let go looks for signals first
+// end puts all back as it was, and lets the thread go unless it is held. If it was stopped in a system call, the kernel has it make that again, as after a signal without a handler: the registers say so, and a thread that is let go looks for signals first
 // (Linux, kernel/ptrace.c, __ptrace_unlink; arch/x86/kernel/signal.c, arch_do_signal_or_restart).
 func (r *injection) end() error {
 	err := errors.Join(unix.PtraceSetRegs(r.tid, &r.before), signalMask(unix.PTRACE_SETSIGMASK, r.tid, &r.mask))
-	err = errors.Join(err, detach(r.tid))
+	if !r.held {
+		err = errors.Join(err, detach(r.tid))
+	}
 	for _, s := range r.arrived {
 		err = errors.Join(err, unix.Kill(r.tid, s))
 	}
