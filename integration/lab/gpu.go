@@ -143,6 +143,7 @@ func (h *Host) writeCDI(g GPUs) error {
 			"hooks":       []object{{"hookName": "createContainer", "path": "/bin/true", "args": []string{"true", "update-ldcache"}}},
 			"mounts": []object{
 				{"hostPath": h.DriverLibrary(), "containerPath": "/usr/lib64/libcuda.so.1", "options": bind},
+				{"hostPath": filepath.Join(filepath.Dir(h.DriverLibrary()), "libnvidia-ml.so.1"), "containerPath": "/usr/lib64/libnvidia-ml.so.1", "options": bind},
 				{"hostPath": GPUDir, "containerPath": GPUMount, "options": []string{"rw", "nosuid", "nodev", "rbind", "rprivate"}},
 			},
 		},

@@ -76,26 +76,26 @@ long nvml_direct(unsigned n, const long argument[NVML_ARGUMENTS])
 	return f ? (int)pass(f, argument) : NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
-// again initialises NVML as often as the program has. What it had is of no use, so that it does not matter what shutting it down comes to.
+// again initialises NVML as often as the program has. What it had is of no use, so that it does not matter what shutting it down comes to. Where devices are missing it is tried once more: a restored container may not
+// have its device nodes yet.
 static int again(void)
 {
 	const long none[NVML_ARGUMENTS] = {0}, flags[NVML_ARGUMENTS] = {first.flags};
 	struct timespec pause = {0, 50000000};
 
-	for (; live; live--)
-		nvml_direct(NVML_nvmlShutdown, none);
 	if (!until)
 		until = now_ns() + PATIENCE;
 	for (;; nanosleep(&pause, NULL)) {
+		for (; live; live--)
+			nvml_direct(NVML_nvmlShutdown, none);
 		while (live < nvml_state.opened && nvml_direct(first.number, flags) == NVML_SUCCESS)
 			live++;
-		if (live == nvml_state.opened)
+		if (live == nvml_state.opened && (handles_renew() || now_ns() > until))
 			break;
 		if (now_ns() > until)
 			return 0;
 	}
 	until = 0;
-	handles_renew();
 	return 1;
 }
 

@@ -43,8 +43,8 @@ int handles_translate(long argument[NVML_ARGUMENTS]);
 void handles_made(unsigned number, const long argument[NVML_ARGUMENTS]);
 // handles_freed ends a handle of the program's that NVML does not know any more; false where it is no such.
 int handles_freed(unsigned number, const long argument[NVML_ARGUMENTS]);
-// handles_renew is called when NVML is initialised again, and handles_forget when the program has shut it down.
-void handles_renew(void);
+// handles_renew is called when NVML is initialised again, and is false where a device is missing. handles_forget is for when the program has shut it down.
+int handles_renew(void);
 void handles_forget(void);
 
 #endif

@@ -114,15 +114,19 @@ int handles_freed(unsigned number, const long argument[NVML_ARGUMENTS])
 	return 1;
 }
 
-void handles_renew(void)
+int handles_renew(void)
 {
+	int all = 1;
+
 	for (struct entry *e = entries; e < entries + used; e++) {
 		void *handle = NULL;
 
 		if (e->shown && e->device)
 			nvml_direct(NVML_nvmlDeviceGetHandleByIndex_v2, (const long[NVML_ARGUMENTS]){e->index, (long)&handle});
 		e->real = handle;
+		all &= handle || !e->shown || !e->device;
 	}
+	return all;
 }
 
 void handles_forget(void) { used = 0; }

@@ -1,0 +1,49 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestGPUNVMLBeside moves a process that has NVML open beside CUDA, which the driver saves, by both engines.
+func TestGPUNVMLBeside(t *testing.T) {
+	for engine, flags := range map[string][]string{"driver": oneGPU, "keeper": handing} {
+		t.Run(engine, func(t *testing.T) { watched(t, flags, "--nvml", "dlsym") })
+	}
+}
+
+// TestGPUNVMLOnly moves a container in which nothing uses CUDA, as that of a monitor.
+func TestGPUNVMLOnly(t *testing.T) {
+	watched(t, handing, "--no-cuda", "--nvml", "direct", "--watching-children", "1")
+}
+
+// TestGPUNVMLUndone has the dump fail when NVML's device files are gone: all run on.
+func TestGPUNVMLUndone(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/nvml:1"
+	before := startGPU(t, a, id, handing, watching...)
+	order(t, a, "checkpoint * error 2")
+	refusal(t, a.Cryo(t.Context(), "checkpoint", id, ref), codeAborted, "the container runs on")
+	carriedOut(t, a)
+	unharmed(t, a, id, before)
+	forget(t, a, ref)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+	unharmed(t, a, id, before)
+}
+
+// TestGPUOpenForced overrides the rule: the checkpoint is taken, and NVML fails afterwards, which the program says.
+func TestGPUOpenForced(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/nvml-forced:1"
+	before := startGPU(t, a, id, oneGPU, watching...)
+	forget(t, a, ref)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--force", "gpu-open"))
+	if out := must(t, a.Cryo(t.Context(), "inspect", ref)).Stdout; !strings.Contains(out, "gpu-open") {
+		t.Errorf("what was overridden is not told:\n%s", out)
+	}
+	eventually(t, "NVML fails", 30*time.Second, func() bool {
+		after, err := a.Ask(t.Context(), id, "check")
+		return err == nil && after.Life == before.Life && !after.OK && strings.Contains(after.Error, "NVML says")
+	})
+}
