@@ -185,6 +185,23 @@ FAKE nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_
 	return SUCCESS;
 }
 
+// A function that is newer than cryo's library.
+FAKE nvmlReturn_t nvmlDeviceGetNewest(nvmlDevice_t d, unsigned *value)
+{
+	NEED;
+	*value = d->minor;
+	return SUCCESS;
+}
+
+FAKE nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t d, int level, unsigned *count, nvmlDevice_t *devices)
+{
+	NEED;
+	(void)level;
+	(void)devices;
+	*count = d->minor * 0;
+	return SUCCESS;
+}
+
 FAKE nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 {
 	NEED;

@@ -30,6 +30,9 @@ static struct {
 #undef POINTER
 } nvml;
 
+static int (*newest)(void *, unsigned *); // where it is bound by dlsym
+static int (*nearest)(void *, int, unsigned *, void **); // returns handles in an array
+
 enum { UNINITIALIZED = 1, TIMEOUT = 10 };
 
 static void *handle, *set;
@@ -57,6 +60,8 @@ static int query(void)
 		r = -1;
 	if (!r)
 		r = nvml.nvmlDeviceGetUtilizationRates(handle, rates);
+	if (!r && newest)
+		r = newest(handle, rates);
 	if (!r)
 		r = nvml.nvmlDeviceGetUUID(handle, uuid, sizeof(uuid));
 	if (!r)
@@ -115,6 +120,12 @@ static void bind(void)
 #define BIND(name, arguments) nvml.name = direct ? name : (int (*) arguments)dlsym(library, #name);
 	WATCH_CALLS(BIND)
 #undef BIND
+	if (!direct)
+		newest = (int (*)(void *, unsigned *))dlsym(library, "nvmlDeviceGetNewest");
+	if (dlsym(library, "nvmlNoSuchFunction") || dlsym(library, "nvmlDeviceGetMaxClockInfo"))
+		die("NVML has functions that it has not", 0);
+	if (!strcmp(options.nvml, "topology"))
+		nearest = (int (*)(void *, int, unsigned *, void **))dlsym(library, "nvmlDeviceGetTopologyNearestGpus");
 }
 
 static void threads(void)
@@ -154,6 +165,8 @@ void watch_start(void)
 	check("nvmlDeviceGetHandleByIndex", nvml.nvmlDeviceGetHandleByIndex_v2(0, &handle));
 	check("nvmlDeviceGetMemoryInfo", nvml.nvmlDeviceGetMemoryInfo(handle, &m));
 	total = m.total;
+	if (nearest)
+		check("nvmlDeviceGetTopologyNearestGpus", nearest(handle, 0, &count, NULL));
 	start_children();
 	listen();
 	threads();

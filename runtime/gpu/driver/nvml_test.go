@@ -109,7 +109,8 @@ func TestNVMLRenewed(t *testing.T) {
 func TestNVMLNotRenewed(t *testing.T) {
 	_, without := watcher(t, false, "--no-cuda", "--nvml", "dlsym")
 	_, other := watcher(t, true)
-	for _, pid := range []int{without[0], other[0], os.Getpid(), 1 << 22} {
+	_, arrays := watcher(t, true, "--no-cuda", "--nvml", "topology")
+	for _, pid := range []int{without[0], other[0], arrays[0], os.Getpid(), 1 << 22} {
 		if renews, err := RenewsNVML(pid); err != nil || renews {
 			t.Errorf("process %d renews NVML: %v, %v", pid, renews, err)
 		}
