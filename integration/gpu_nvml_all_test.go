@@ -18,7 +18,7 @@ func TestGPUNVMLOnly(t *testing.T) {
 	watched(t, handing, "--no-cuda", "--nvml", "direct", "--watching-children", "1")
 }
 
-// TestGPUNVMLUndone has the dump fail when NVML's device files are gone: all run on.
+// TestGPUNVMLUndone has the driver fail before NVML's device files are taken, and CRIU end when they are gone: all run on, and so they do where the helper dies meanwhile.
 func TestGPUNVMLUndone(t *testing.T) {
 	a, _ := gpuPair(t)
 	id, ref := name(t), "gpu/nvml:1"
@@ -28,8 +28,22 @@ func TestGPUNVMLUndone(t *testing.T) {
 	carriedOut(t, a)
 	unharmed(t, a, id, before)
 	forget(t, a, ref)
-	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+	refusal(t, killed(t, a, id, ref, "criu", func(b *background) { b.untilDumping(t, a) }), codeAborted, "the container runs on")
 	unharmed(t, a, id, before)
+	must(t, killed(t, a, id, ref, "helper", func(b *background) { b.untilDumping(t, a) }))
+	unharmed(t, a, id, before)
+}
+
+// TestGPUNVMLAgain takes a checkpoint again and again.
+func TestGPUNVMLAgain(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/nvml-again:1"
+	before := startGPU(t, a, id, handing, watching...)
+	forget(t, a, ref)
+	for range 8 {
+		must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+		unharmed(t, a, id, before)
+	}
 }
 
 // TestGPUOpenForced overrides the rule: the checkpoint is taken, and NVML fails afterwards, which the program says.

@@ -41,10 +41,8 @@ func watched(t *testing.T, flags []string, args ...string) {
 	before := startGPU(t, a, id, flags, args...)
 	forget(t, a, ref)
 	forget(t, b, ref)
-	for range 2 {
-		must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
-		unharmed(t, a, id, before)
-	}
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+	unharmed(t, a, id, before)
 	must(t, a.Cryo(t.Context(), "checkpoint", id, ref))
 	must(t, a.Cryo(t.Context(), "push", ref, "--plain-http"))
 	must(t, b.Cryo(t.Context(), slices.Concat([]string{"restore", ref, "--plain-http"}, oneGPU)...))
