@@ -37,6 +37,7 @@ static struct state { struct known known[MAX_DEVICES]; struct set sets[16]; int 
 static unsigned initialised;
 static pthread_mutex_t initialising = PTHREAD_MUTEX_INITIALIZER;
 static char driver[64] = "580.159.04";
+static int listed; // the helper has a list of devices, programs see them
 
 // usable is what a call comes to that needs nothing else.
 static nvmlReturn_t usable(void) { return !initialised ? UNINITIALIZED : files_work() ? SUCCESS : UNKNOWN; }
@@ -86,6 +87,7 @@ static nvmlReturn_t begin(void)
 	if (path && !f)
 		return DRIVER_NOT_LOADED;
 	state = mmap(NULL, sizeof(*state), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	listed = f != NULL;
 	if (f)
 		find_listed(f);
 	else
@@ -266,7 +268,7 @@ FAKE nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *memory)
 {
 	NEED;
 	memory->total = d->device.total;
-	memory->used = directory_used(&d->device);
+	memory->used = listed ? directory_used(&d->device) : 0; // which locks files for a moment: CRIU would meet that
 	memory->free = memory->total - memory->used;
 	return SUCCESS;
 }

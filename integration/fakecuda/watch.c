@@ -189,4 +189,10 @@ void watch_answer(char *text, size_t size)
 	snprintf(text, size, "ok {\"pid\":%d,\"ticks\":%llu,\"rounds\":%d,\"devices\":[],\"limits\":[]}", getpid(), least, seen->events_ended);
 }
 
-int watch_failed(void) { return seen ? seen->failed : 0; }
+int watch_failed(void)
+{
+	for (int i = 0; seen && i < MOST; i++)
+		if (seen[i].failed)
+			return seen[i].failed;
+	return 0;
+}

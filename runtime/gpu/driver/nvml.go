@@ -103,9 +103,6 @@ func loseNVML(pid int) error {
 
 // giveUp has processes give up all device files that they have, and returns how many did. They stand still from then on: what NVML would open again, CRIU would meet. A process that has ended is passed over.
 func (s *stopper) giveUp(pids []int) (changed int, err error) {
-	if err := s.stop(pids); err != nil {
-		return 0, err
-	}
 	for _, pid := range pids {
 		var done bool
 		s.do(func() { done, err = s.giveUpOne(pid) })
@@ -121,32 +118,35 @@ func (s *stopper) giveUp(pids []int) (changed int, err error) {
 
 // giveUpOne is giveUp for one process, by the tracing thread.
 func (s *stopper) giveUpOne(pid int) (done bool, err error) {
-	if err := s.await(pid); err != nil {
+	if err := s.still(pid); err != nil {
 		return false, err
 	}
 	files, err := deviceFilesOf(pid, s.prefix)
 	if err != nil || files.none() {
 		return false, err
 	}
-	for tid, still := range s.stopped[pid] {
-		if !still || dead(tid) {
-			continue
-		}
-		return true, s.exchange(pid, tid, files)
-	}
-	return false, unix.ESRCH
+	return true, s.exchange(pid, files)
 }
 
-// exchange puts other things in the place of a process's device files by a thread that stands still, and goes on standing.
-func (s *stopper) exchange(pid, tid int, files deviceFiles) (err error) {
-	at, err := callInstruction(pid)
-	if err != nil {
-		return err
+// still stops all threads of a process, and waits until they stand still.
+func (s *stopper) still(pid int) error {
+	if s.stopped[pid] == nil {
+		s.stopped[pid] = map[int]bool{}
 	}
-	r := &injection{tid: tid, at: at, held: true}
-	if err := r.prepare(); err != nil {
-		return err
+	return s.await(pid)
+}
+
+// exchange puts other things in the place of device files of a process that stands still, and has its library initialise NVML again: its threads, which may be in calls of that, are not to see one without the other.
+func (s *stopper) exchange(pid int, files deviceFiles) (err error) {
+	for _, tid := range threads(pid) { // the first may have ended before the others
+		if !s.stopped[pid][tid] || dead(tid) {
+			continue
+		}
+		r, err := inject(pid, tid)
+		if err != nil {
+			return err
+		}
+		return errors.Join(r.giveUp(files), loseNVML(pid), r.end())
 	}
-	defer func() { err = errors.Join(err, r.end()) }()
-	return errors.Join(r.giveUp(files), loseNVML(pid))
+	return unix.ESRCH
 }
