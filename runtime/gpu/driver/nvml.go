@@ -20,7 +20,7 @@ const (
 
 	offsetOpened = len(nvmlMagic) // uint32: initialisations
 	offsetUnable = offsetOpened + 4
-	offsetLost   = offsetUnable + 4
+	offsetLost   = offsetUnable + 4 // uint32: how often device files were taken
 	nvmlSize     = offsetLost + 4
 
 	maxLibraryData = 1 << 20
@@ -30,6 +30,7 @@ const (
 type nvmlState struct {
 	at           int64 // its address; 0: there is none
 	opened, able bool
+	lost         uint32
 }
 
 // RenewsNVML reports whether a process has initialised NVML by way of the preloaded library, which initialises it again when the process has given up its device files. A process that has ended does not.
@@ -60,7 +61,7 @@ func nvmlOf(pid int) (nvmlState, error) {
 		return nvmlState{}, nil
 	}
 	word := func(offset int) uint32 { return binary.NativeEndian.Uint32(data[i+offset:]) }
-	return nvmlState{start + int64(i), word(offsetOpened) > 0, word(offsetUnable) == 0}, nil
+	return nvmlState{at: start + int64(i), opened: word(offsetOpened) > 0, able: word(offsetUnable) == 0, lost: word(offsetLost)}, nil
 }
 
 // libraryData returns where the library's variables are in a process; 0 where it has not loaded the library.
@@ -95,7 +96,7 @@ func loseNVML(pid int) error {
 		return passed(err)
 	}
 	defer memory.Close()
-	if _, err := memory.WriteAt(binary.NativeEndian.AppendUint32(nil, 1), s.at+int64(offsetLost)); err != nil {
+	if _, err := memory.WriteAt(binary.NativeEndian.AppendUint32(nil, s.lost+1), s.at+int64(offsetLost)); err != nil {
 		return fmt.Errorf("tell its library: %w", err)
 	}
 	return nil

@@ -33,17 +33,19 @@ static const char *const names[] = {
 static function *functions[NVML_NAMED + SPARE];
 static unsigned spare;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of what follows, and of handles
-static unsigned live;                                    // initialisations that NVML has
-static struct { unsigned number; long flags; } first;    // initialisation
-static int64_t until;                                    // patience; 0: NVML is not lost
+static pthread_mutex_t renewing = PTHREAD_MUTEX_INITIALIZER; // comes first, and is not held in a call
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;     // of what follows, and of handles
+static unsigned live;                                        // initialisations that NVML has
+static struct { unsigned number; long flags; } first;        // initialisation
+static int64_t until;                                        // patience; 0: NVML is not lost
 
-static int inside; // threads in calls
+static uint32_t renewed; // the losses after which NVML was initialised again
+static int inside;       // threads in calls
 static __thread int depth __attribute__((tls_model("initial-exec"))); // NVML may call its own functions by their names, which are ours
 
 void nvml_unable(void) { __atomic_store_n(&nvml_state.unable, 1, __ATOMIC_RELEASE); }
 
-static int lost(void) { return __atomic_load_n(&nvml_state.lost, __ATOMIC_SEQ_CST) != 0; }
+static int lost(void) { return __atomic_load_n(&nvml_state.lost, __ATOMIC_SEQ_CST) != __atomic_load_n(&renewed, __ATOMIC_SEQ_CST); }
 
 static function *resolve(unsigned n)
 {
@@ -104,16 +106,20 @@ static int renew(void)
 {
 	struct timespec pause = {0, 1000000};
 	int64_t end = now_ns() + QUIET;
+	uint32_t losses;
 	int ok = 1;
 
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&renewing);
 	if (lost()) {
 		while ((ok = !__atomic_load_n(&inside, __ATOMIC_SEQ_CST)) == 0 && now_ns() < end)
 			nanosleep(&pause, NULL);
+		losses = __atomic_load_n(&nvml_state.lost, __ATOMIC_SEQ_CST); // there may be another one meanwhile
+		pthread_mutex_lock(&lock);
 		if ((ok = ok && again()))
-			__atomic_store_n(&nvml_state.lost, 0, __ATOMIC_SEQ_CST);
+			__atomic_store_n(&renewed, losses, __ATOMIC_SEQ_CST);
+		pthread_mutex_unlock(&lock);
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&renewing);
 	return ok;
 }
 
@@ -272,6 +278,7 @@ void *nvml_function(const char *name, void *real)
 
 void nvml_forked(void)
 {
+	pthread_mutex_init(&renewing, NULL);
 	pthread_mutex_init(&lock, NULL);
 	inside = 0;
 }

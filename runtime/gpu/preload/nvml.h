@@ -18,12 +18,12 @@ enum {
 	NVML_NAMED
 };
 
-// nvml_state is for the host, which finds it by its magic: runtime/gpu/driver/nvml.go. It writes lost while all threads stand still.
+// nvml_state is for the host, which finds it by its magic: runtime/gpu/driver/nvml.go. It counts lost up while all threads stand still.
 extern struct nvml_state {
 	char magic[16];
 	uint32_t opened; // initialisations that the program has not undone
 	uint32_t unable; // it cannot be initialised again without harm
-	uint32_t lost;   // its device files are gone
+	uint32_t lost;   // how often its device files were taken
 } nvml_state;
 
 // nvml_function returns what the program gets in place of a function of libnvidia-ml.so.1.
