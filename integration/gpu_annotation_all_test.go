@@ -23,6 +23,7 @@ func byNodes(h *lab.Host, minors ...int) (flags []string) {
 	}
 	return append(flags,
 		"--mount", "type=bind,src="+h.DriverLibrary()+",dst=/usr/lib64/libcuda.so.1,options=rbind:ro",
+		"--mount", "type=bind,src="+h.NVMLLibrary()+",dst=/usr/lib64/libnvidia-ml.so.1,options=rbind:ro",
 		"--mount", "type=bind,src="+lab.GPUDir+",dst="+lab.GPUMount+",options=rbind:rw")
 }
 

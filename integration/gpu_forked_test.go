@@ -85,14 +85,3 @@ func TestGPUForkedUndone(t *testing.T) {
 	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
 	unharmed(t, a, id, before)
 }
-
-// TestGPUOpen has a process that has opened the driver's device files without CUDA, as those that watch GPUs do: it is named, and all run on.
-func TestGPUOpen(t *testing.T) {
-	a, _ := gpuPair(t)
-	id := name(t)
-	before := startGPU(t, a, id, oneGPU, "--processes", "2", "--watch")
-	refused(t, a, codePrecondition, "gpu-open", "checkpoint", id, "gpu/open:1")
-	if after := answers(t, a, id); after.Life != before.Life {
-		t.Error("it is another")
-	}
-}

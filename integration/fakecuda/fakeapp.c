@@ -20,9 +20,9 @@
 #include <unistd.h>
 
 static const char usage[] =
-	"fakeapp [--processes N] [--watch] [--apart] [--mib N] [--blocks MIB,MIB...] [--kinds KIND,KIND...] [--kernel MS] [--managed] [--peer] [--storm N] [--captures N] [--poll] [--bind direct|dlsym|proc]\n"
+	"fakeapp [--processes N] [--watch] [--nvml dlsym|direct|topology] [--watchers N] [--watching-children N] [--no-cuda] [--apart] [--mib N] [--blocks MIB,MIB...] [--kinds KIND,KIND...] [--kernel MS] [--managed] [--peer] [--storm N] [--captures N] [--poll] [--bind direct|dlsym|proc]\n"
 	"        [--quiet] [--socket PATH]\n"
-	"  each of N processes, but for the last one where it is to watch, which only has the driver's device files open, holds that much on each device, or (apart) on one alone, by turns, or allocations of these sizes, of the kinds plain, whole, chunks, released, retained, held, twice, exported and blank (mapped.c), and launches a\n"
+	"  each of N processes, but for the last one where it is to watch, which only has the driver's device files open, or NVML, by N threads and in children that it forks, holds that much on each device, or (apart) on one alone, by turns, or allocations of these sizes, of the kinds plain, whole, chunks, released, retained, held, twice, exported and blank (mapped.c), and launches a\n"
 	"  kernel of MS milliseconds at its start; a thread asks (poll) all the time whether a stream is idle; N threads of it allocate, copy, compare and free all the time, or capture graphs; its calls are bound by the linker, dlsym or\n"
 	"  cuGetProcAddress\n"
 	"It answers one line of JSON to one line on the socket (/srv/ask.sock):\n"
@@ -50,7 +50,7 @@ static const char usage[] =
 #define MAX_PROCESSES 64
 
 struct options options = {
-	.processes = 1, .blocks = 1, .block = {1}, .mib = 1, .socket = "/srv/ask.sock", .bind = "direct",
+	.processes = 1, .watchers = 2, .blocks = 1, .block = {1}, .mib = 1, .socket = "/srv/ask.sock", .bind = "direct",
 };
 
 int number, devices, first;
@@ -156,7 +156,7 @@ static void answer_own(const char *command, char *text, size_t size)
 	} else if (!strcmp(command, "drop")) {
 		devices_drop();
 	} else {
-		r = children_lost() ? -3 : graphs_late();
+		r = children_lost() ? -3 : watch_failed() ? -4 : graphs_late();
 		for (int d = 0; d < devices && !r; d++)
 			r = devices_over(d, 0);
 	}
@@ -167,6 +167,8 @@ static void answer_own(const char *command, char *text, size_t size)
 		append(text, size, "error device memory of process %d is damaged", getpid());
 	else if (r == -2)
 		append(text, size, "error the bounds of device memory of process %d are not what they were", getpid());
+	else if (r == -4)
+		append(text, size, "error process %d: NVML says %d", getpid(), watch_failed());
 	else if (r == -3)
 		append(text, size, "error a child of process %d has ended", getpid());
 	else
@@ -213,7 +215,9 @@ static void *reply(void *connection)
 		_exit(status);
 	}
 	for (int p = 0; p < options.processes && strcmp(command, "count"); p++) {
-		if (p == 0)
+		if (p == 0 && options.no_cuda)
+			watch_answer(text, sizeof(text));
+		else if (p == 0)
 			answer_own(command, text, sizeof(text));
 		else
 			answer_other(p - 1, command, text, sizeof(text));
@@ -273,6 +277,15 @@ static void child(int fd)
 			dprintf(fd, "ok {\"pid\":%d,\"devices\":[],\"limits\":[]}\n", getpid());
 		_exit(0);
 	}
+	if (options.nvml && number == options.processes - 1) {
+		watch_start();
+		dprintf(fd, "ready\n");
+		while (fgets(command, sizeof(command), in)) {
+			watch_answer(text, sizeof(text));
+			dprintf(fd, "%s\n", text);
+		}
+		_exit(0);
+	}
 	devices_start();
 	if (pthread_create(&ticker, NULL, tick, NULL))
 		die("pthread_create", 0);
@@ -324,7 +337,7 @@ static void ended(int signal)
 static void parse(int argc, char **argv)
 {
 	static const struct option known[] = {
-		{"processes", 1, NULL, 'n'}, {"watch", 0, NULL, 'w'}, {"apart", 0, NULL, 'A'}, {"mib", 1, NULL, 'm'}, {"kernel", 1, NULL, 'k'}, {"managed", 0, NULL, 'M'},
+		{"processes", 1, NULL, 'n'}, {"watch", 0, NULL, 'w'}, {"nvml", 1, NULL, 'N'}, {"watchers", 1, NULL, 't'}, {"watching-children", 1, NULL, 'c'}, {"no-cuda", 0, NULL, 'x'}, {"apart", 0, NULL, 'A'}, {"mib", 1, NULL, 'm'}, {"kernel", 1, NULL, 'k'}, {"managed", 0, NULL, 'M'},
 		{"peer", 0, NULL, 'P'}, {"blocks", 1, NULL, 'B'}, {"kinds", 1, NULL, 'K'}, {"storm", 1, NULL, 'S'}, {"captures", 1, NULL, 'C'}, {"poll", 0, NULL, 'p'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
 	};
 
@@ -334,6 +347,10 @@ static void parse(int argc, char **argv)
 		switch (o) {
 		case 'n': options.processes = atoi(optarg); break;
 		case 'w': options.watch = 1; break;
+		case 'N': options.nvml = optarg; break;
+		case 't': options.watchers = atoi(optarg); break;
+		case 'c': options.watching_children = atoi(optarg); break;
+		case 'x': options.no_cuda = 1; break;
 		case 'A': options.apart = 1; break;
 		case 'm': options.blocks = 1; options.block[0] = options.mib = atoi(optarg); break;
 		case 'B':
@@ -379,9 +396,12 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < sizeof(random); i++)
 		sprintf(life + 2 * i, "%02x", random[i]);
 	start_others();
-	devices_start();
+	if (!options.no_cuda)
+		devices_start();
+	if (options.nvml && options.processes == 1)
+		watch_start();
 	s = listening();
-	if (pthread_create(&thread, NULL, tick, NULL) || pthread_create(&thread, NULL, serve, (void *)(intptr_t)s))
+	if ((!options.no_cuda && pthread_create(&thread, NULL, tick, NULL)) || pthread_create(&thread, NULL, serve, (void *)(intptr_t)s))
 		die("pthread_create", 0);
 	for (;; nanosleep(&pause, NULL)) {
 		count++;

@@ -10,8 +10,8 @@
 #define MAX_BLOCKS 32
 
 extern struct options {
-	int processes, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, quiet, watch; // mib is all blocks together
-	const char *socket, *bind;
+	int processes, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
+	const char *socket, *bind, *nvml;
 } options;
 
 // What one process has.
@@ -88,6 +88,11 @@ CUresult graphs_late(void);
 
 __attribute__((noreturn)) void die(const char *what, int code);
 void must(const char *what, CUresult r);
+
+// watch_start has threads of the process watch devices by NVML, and children that it forks. watch_answer says what they have seen. watch_failed is what NVML said wrong.
+void watch_start(void);
+void watch_answer(char *text, size_t size);
+int watch_failed(void);
 
 // children.c: children that do not use CUDA, as loader workers are. 0, or an error number.
 int children_start(unsigned long count);

@@ -358,6 +358,7 @@ CUresult memory_save(void)
 		a->fd = -1;
 	}
 	held_close();
+	nvml_saved(1);
 	return CUDA_SUCCESS;
 }
 
@@ -425,6 +426,7 @@ CUresult memory_load(const CUcheckpointGpuPair *pairs, unsigned count)
 		memcpy(a->name, made[i].name, sizeof(a->name));
 	}
 	memcpy(devices, moved, sizeof(devices));
+	nvml_saved(0);
 	return r == CUDA_SUCCESS ? virtual_load() : r;
 }
 

@@ -47,6 +47,8 @@ CUresult memory_load(const CUcheckpointGpuPair *pairs, unsigned count);
 CUresult residue_save(void);
 CUresult residue_load(void);
 void residue_forget(void);
+// nvml_saved has NVML, if the process has it, close its device files, or open them again: the real driver saves both since version 570.
+void nvml_saved(int saved);
 // held_open makes sure that CRIU cannot dump the process until memory_save; false where it cannot be done.
 int held_open(void);
 // memory_forget is for a child after fork, which has no devices.

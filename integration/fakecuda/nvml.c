@@ -1,39 +1,68 @@
-// What the helper asks of NVML. Names, values and types are those of NVIDIA's nvml.h.
+// NVML, for the helper and for programs. Names, values and types are those of NVIDIA's nvml.h.
+//
+// As the real one it counts initialisations, and has device files open in between (nvml_files.c). A call fails with NVML_ERROR_UNINITIALIZED before and after, and with NVML_ERROR_UNKNOWN where something has
+// taken the files. Handles are of one initialisation: the next one's are others, and who uses one later ends by SIGSEGV.
 #define _GNU_SOURCE
 #include "directory.h"
+#include "nvml_files.h"
 
 #include <dirent.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 typedef int nvmlReturn_t;
 typedef struct known *nvmlDevice_t;
+typedef struct set *nvmlEventSet_t;
 typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
+typedef struct { unsigned gpu, memory; } nvmlUtilization_t;
 typedef struct { char busIdLegacy[16]; unsigned domain, bus, device, pciDeviceId, pciSubSystemId; char busId[32]; } nvmlPciInfo_t;
 typedef struct { unsigned pid; unsigned long long usedGpuMemory; unsigned gpuInstanceId, computeInstanceId; } nvmlProcessInfo_t;
+typedef struct { nvmlDevice_t device; unsigned long long eventType, eventData; unsigned gpuInstanceId, computeInstanceId; } nvmlEventData_t;
 
-enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, UNKNOWN = 999 };
+enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, UNKNOWN = 999 };
 
-static struct known {
+struct known {
 	struct device device;
-	int minor, mig;
+	int minor, mig, set;
 	char name[64], architecture[16];
-} known[MAX_DEVICES];
-static int known_count = -1;
-static char driver[64] = "580.159.04";
+};
+struct set { nvmlDevice_t device; };
 
-FAKE nvmlReturn_t nvmlInit_v2(void)
+// state is of one initialisation, in pages of its own.
+static struct state { struct known known[MAX_DEVICES]; struct set sets[16]; int count; } *state;
+static unsigned initialised;
+static pthread_mutex_t initialising = PTHREAD_MUTEX_INITIALIZER;
+static char driver[64] = "580.159.04";
+static int listed; // the helper has a list of devices, programs see them
+
+// usable is what a call comes to that needs nothing else.
+static nvmlReturn_t usable(void) { return !initialised ? UNINITIALIZED : files_work() ? SUCCESS : UNKNOWN; }
+
+#define NEED if (usable() != SUCCESS) return usable()
+
+static int compare(const void *a, const void *b) { return ((const struct known *)a)->minor - ((const struct known *)b)->minor; }
+
+// find_visible has the devices that a container sees.
+static void find_visible(void)
 {
-	const char *path = getenv("FAKECUDA_DEVICES");
-	FILE *f = path ? fopen(path, "re") : NULL;
+	struct device found[MAX_DEVICES];
+
+	state->count = directory_devices(found, MAX_DEVICES);
+	for (int i = 0; i < state->count; i++)
+		state->known[i] = (struct known){.device = found[i], .minor = found[i].minor, .name = "NVIDIA H200", .architecture = "9.0"};
+	qsort(state->known, state->count, sizeof(*state->known), compare);
+}
+
+static void find_listed(FILE *f)
+{
 	char line[256];
 
-	if (!f)
-		return DRIVER_NOT_LOADED;
-	known_count = 0;
-	while (known_count < MAX_DEVICES && fgets(line, sizeof(line), f)) {
-		struct known *k = &known[known_count];
+	while (state->count < MAX_DEVICES && fgets(line, sizeof(line), f)) {
+		struct known *k = &state->known[state->count];
 		char uuid[64], last[8] = "";
 		long long total;
 
@@ -46,16 +75,59 @@ FAKE nvmlReturn_t nvmlInit_v2(void)
 				*c = ' ';
 		k->device.total = total;
 		k->mig = !strcmp(last, "mig");
-		known_count++;
+		state->count++;
 	}
-	fclose(f);
+}
+
+static nvmlReturn_t begin(void)
+{
+	const char *path = getenv("FAKECUDA_DEVICES");
+	FILE *f = path ? fopen(path, "re") : NULL;
+
+	if (path && !f)
+		return DRIVER_NOT_LOADED;
+	state = mmap(NULL, sizeof(*state), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	listed = f != NULL;
+	if (f)
+		find_listed(f);
+	else
+		find_visible();
+	if (f)
+		fclose(f);
+	if (!files_open()) {
+		mprotect(state, sizeof(*state), PROT_NONE);
+		return DRIVER_NOT_LOADED;
+	}
 	return SUCCESS;
 }
 
+FAKE nvmlReturn_t nvmlInitWithFlags(unsigned flags)
+{
+	nvmlReturn_t r;
+
+	(void)flags;
+	pthread_mutex_lock(&initialising);
+	r = initialised ? SUCCESS : begin();
+	initialised += r == SUCCESS;
+	pthread_mutex_unlock(&initialising);
+	return r;
+}
+
+FAKE nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
 FAKE nvmlReturn_t nvmlShutdown(void)
 {
-	known_count = -1;
-	return SUCCESS;
+	nvmlReturn_t r = SUCCESS;
+
+	pthread_mutex_lock(&initialising);
+	if (!initialised) {
+		r = UNINITIALIZED;
+	} else if (!--initialised) {
+		files_close();
+		mprotect(state, sizeof(*state), PROT_NONE); // another one's are elsewhere
+	}
+	pthread_mutex_unlock(&initialising);
+	return r;
 }
 
 FAKE const char *nvmlErrorString(nvmlReturn_t r)
@@ -73,22 +145,99 @@ FAKE nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length)
 
 FAKE nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 {
-	if (known_count < 0)
-		return UNINITIALIZED;
-	*count = known_count;
+	NEED;
+	*count = state->count;
 	return SUCCESS;
 }
 
 FAKE nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
-	if (known_count < 0 || index >= (unsigned)known_count)
+	NEED;
+	if (index >= (unsigned)state->count)
 		return INVALID_ARGUMENT;
-	*device = &known[index];
+	*device = &state->known[index];
+	return SUCCESS;
+}
+
+FAKE nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *text, nvmlDevice_t *device)
+{
+	CUuuid uuid;
+
+	NEED;
+	for (int i = 0; i < state->count; i++)
+		if (uuid_parse(text, &uuid) && !memcmp(&uuid, &state->known[i].device.uuid, sizeof(uuid))) {
+			*device = &state->known[i];
+			return SUCCESS;
+		}
+	return INVALID_ARGUMENT;
+}
+
+FAKE nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *index)
+{
+	NEED;
+	for (*index = 0; memcmp(&state->known[*index].device.uuid, &d->device.uuid, sizeof(CUuuid)); ++*index)
+		;
+	return SUCCESS;
+}
+
+FAKE nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *rates)
+{
+	NEED;
+	rates->gpu = rates->memory = d->device.total % 100;
+	return SUCCESS;
+}
+
+// A function that is newer than cryo's library.
+FAKE nvmlReturn_t nvmlDeviceGetNewest(nvmlDevice_t d, unsigned *value)
+{
+	NEED;
+	*value = d->minor;
+	return SUCCESS;
+}
+
+FAKE nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t d, int level, unsigned *count, nvmlDevice_t *devices)
+{
+	NEED;
+	(void)level;
+	(void)devices;
+	*count = d->minor * 0;
+	return SUCCESS;
+}
+
+FAKE nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
+{
+	NEED;
+	*set = &state->sets[0];
+	return SUCCESS;
+}
+
+FAKE nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t d, unsigned long long types, nvmlEventSet_t set)
+{
+	NEED;
+	(void)types;
+	set->device = d;
+	return SUCCESS;
+}
+
+// Nothing happens to these devices.
+FAKE nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned ms)
+{
+	NEED;
+	data->device = set->device;
+	usleep(ms * 1000);
+	return TIMEOUT;
+}
+
+FAKE nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
+{
+	NEED;
+	set->device = NULL;
 	return SUCCESS;
 }
 
 FAKE nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned length)
 {
+	NEED;
 	if (length < UUID_TEXT)
 		return INSUFFICIENT_SIZE;
 	uuid_text(&d->device.uuid, uuid);
@@ -97,31 +246,36 @@ FAKE nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t d, char *uuid, unsigned length)
 
 FAKE nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t d, unsigned *minor)
 {
+	NEED;
 	*minor = d->minor;
 	return SUCCESS;
 }
 
 FAKE nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t d, char *name, unsigned length)
 {
+	NEED;
 	snprintf(name, length, "%s", d->name);
 	return SUCCESS;
 }
 
 FAKE nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t d, int *major, int *minor)
 {
+	NEED;
 	return sscanf(d->architecture, "%d.%d", major, minor) == 2 ? SUCCESS : UNKNOWN;
 }
 
 FAKE nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *memory)
 {
+	NEED;
 	memory->total = d->device.total;
-	memory->used = directory_used(&d->device);
+	memory->used = listed ? directory_used(&d->device) : 0; // which locks files for a moment: CRIU would meet that
 	memory->free = memory->total - memory->used;
 	return SUCCESS;
 }
 
 FAKE nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, nvmlPciInfo_t *pci)
 {
+	NEED;
 	memset(pci, 0, sizeof(*pci));
 	snprintf(pci->busId, sizeof(pci->busId), "00000000:%02X:00.0", 0x10 + d->minor);
 	return SUCCESS;
@@ -129,6 +283,7 @@ FAKE nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, nvmlPciInfo_t *pci)
 
 FAKE nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned *mode, unsigned *pending)
 {
+	NEED;
 	*mode = *pending = d->mig;
 	return SUCCESS;
 }

@@ -16,6 +16,12 @@ import (
 // as /lib64, the linker's cache, Debian's alternatives. So PyTorch and CUDA need not be in an image. The image also has the programs,
 // in /gpu: a snapshot that is restored elsewhere finds them there.
 
+// hosts is the file /etc/hosts as container managers make it, for containers of this name.
+const (
+	hostname = "gpu"
+	hosts    = "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n127.0.1.1 " + hostname + "\n"
+)
+
 // furnish fills a directory with what the image gets, and sets what every container is started with.
 func (b *bench) furnish(add string) error {
 	if err := copyTree(b.programs, filepath.Join(add, "gpu")); err != nil {
@@ -37,6 +43,9 @@ func (b *bench) furnish(add string) error {
 		if err := copyTree("/etc/"+name, filepath.Join(add, "etc", name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("copy /etc/%s: %w", name, err)
 		}
+	}
+	if err := os.WriteFile(filepath.Join(add, "etc/hosts"), []byte(hosts), 0o644); err != nil {
+		return err
 	}
 	roots = append(roots, pythonRoot(roots)...)
 	mounts, err := withMounts(roots)

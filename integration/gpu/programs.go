@@ -30,6 +30,7 @@ var programs = []program{
 	{name: "compile-overhead", about: "`torch.compile(mode=\"reduce-overhead\")`"},
 	{name: "compile-autotune", about: "`torch.compile(mode=\"max-autotune\")`"},
 	{name: "one-rank", about: "torch.distributed and DDP: one rank, NCCL", flags: []string{"--tcp-established"}},
+	{name: "torchrun", about: "torchrun and DDP: one rank, NCCL", flags: []string{"--tcp-established"}},
 	{name: "tensor-queue", about: "torch.multiprocessing: CUDA tensors through a queue", refused: "gpu-several"},
 	{name: "jax-training", about: "JAX, without preallocation"},
 	{name: "numpyro", about: "NumPyro"},
@@ -81,7 +82,7 @@ func programCases() (all []testCase) {
 // start is a program's container. Small device memory is what most have: JAX, which takes three quarters of the device unless told otherwise, has a case of its own.
 func (b *bench) start(r *result, p program) *container {
 	c := b.python(r.Case, "programs.py", p.name)
-	c.flags = slices.Concat(c.flags, []string{"--env", "XLA_PYTHON_CLIENT_PREALLOCATE=false"})
+	c.flags = slices.Concat(c.flags, []string{"--env", "XLA_PYTHON_CLIENT_PREALLOCATE=false", "--hostname", hostname})
 	return c
 }
 

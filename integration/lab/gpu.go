@@ -143,6 +143,7 @@ func (h *Host) writeCDI(g GPUs) error {
 			"hooks":       []object{{"hookName": "createContainer", "path": "/bin/true", "args": []string{"true", "update-ldcache"}}},
 			"mounts": []object{
 				{"hostPath": h.DriverLibrary(), "containerPath": "/usr/lib64/libcuda.so.1", "options": bind},
+				{"hostPath": h.NVMLLibrary(), "containerPath": "/usr/lib64/libnvidia-ml.so.1", "options": bind},
 				{"hostPath": GPUDir, "containerPath": GPUMount, "options": []string{"rw", "nosuid", "nodev", "rbind", "rprivate"}},
 			},
 		},
@@ -164,6 +165,9 @@ func (h *Host) cdiFile() string { return filepath.Join(h.Dir, "run/cdi/nvidia.js
 
 // DriverLibrary is the fake driver's, which containers get as /usr/lib64/libcuda.so.1.
 func (h *Host) DriverLibrary() string { return filepath.Join(h.lab.Tool("fakecuda"), "libcuda.so.1") }
+
+// NVMLLibrary is the fake NVML, which containers get as /usr/lib64/libnvidia-ml.so.1.
+func (h *Host) NVMLLibrary() string { return filepath.Join(h.lab.Tool("fakecuda"), "libnvidia-ml.so.1") }
 
 // Order makes the driver's calls on this host fail from now on, see integration/fakecuda; no orders end those there were.
 func (h *Host) Order(orders ...string) error {

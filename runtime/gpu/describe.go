@@ -16,7 +16,12 @@ func (r *Record) describe(facts driver.Facts, s examination, forced []string) {
 			r.Devices = append(r.Devices, spec.GPUDevice{UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory})
 		}
 	}
-	for _, rule := range forced {
+	r.force(forced)
+}
+
+// force notes what was overridden.
+func (r *Record) force(rules []string) {
+	for _, rule := range rules {
 		if !slices.Contains(r.Forced, rule) {
 			r.Forced = append(r.Forced, rule)
 		}

@@ -104,7 +104,8 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 			return s, err
 		}
 		if len(fresh)+len(silent) == 0 {
-			return s, e.closed()
+			err := e.finish(ctx, &s)
+			return s, err
 		}
 		facts, err := e.facts(ctx, silent)
 		var quiet *SilentError
@@ -118,7 +119,8 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 			return s, err
 		}
 		if len(fresh) == 0 {
-			return s, e.closed()
+			err := e.finish(ctx, &s)
+			return s, err
 		}
 		if round == rounds {
 			return s, restlessError(names(fresh))
@@ -165,6 +167,16 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		e.record.add(fresh)
 		e.record.Seconds = spec.GPUSeconds{Lock: s.Lock.Seconds(), Checkpoint: s.Save.Seconds()}
 	}
+}
+
+// finish is for when all that uses CUDA has been saved.
+func (e *Engine) finish(ctx context.Context, s *checkpoint.Saved) error {
+	start := time.Now()
+	still, err := e.closeNVML(ctx)
+	if still && s.Since.IsZero() {
+		s.Since = start
+	}
+	return err
 }
 
 // halt has processes, of which some were asked to interrupt their kernels, hand over what they can, and then wait at the driver's lock. It gives those

@@ -4,12 +4,9 @@ import (
 	"context"
 	"slices"
 
-	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/restorable"
 )
 
 // disown has processes without a context, forked from those that are stopped and locked, give up the device files that they have inherited: see [driver.Client.Disown]. Children of such children may be born meanwhile,
@@ -56,24 +53,4 @@ func (e *Engine) opening(pids []int) (found []int, err error) {
 	}
 	slices.Sort(found)
 	return found, nil
-}
-
-// closed refuses processes that have opened device nodes of the driver still, when all that uses CUDA has been saved: CRIU cannot dump them.
-func (e *Engine) closed() error {
-	pids, err := e.opening(restorable.Tree(e.First))
-	if err != nil {
-		return err
-	}
-	var names []string
-	for _, pid := range pids {
-		if p, err := e.host().process(pid); err == nil {
-			names = append(names, p.String())
-		}
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	return failure.New(errdefs.ErrFailedPrecondition,
-		"end what watches GPUs by NVML (nvidia-smi, pynvml, a launcher's monitor) or have it call nvmlShutdown, and end programs that use a GPU for graphics",
-		"save its GPUs: device files of the driver are open beside CUDA, which cannot be saved, in %s (gpu-open)", list(names)).By("gpu-open")
 }

@@ -25,6 +25,7 @@ type examination struct {
 	devices   []driver.Device // those it can see
 	processes []cudaProcess
 	host      proc
+	opening   []string // processes that would not open the driver's device files again
 }
 
 // cudaProcess is a process that the driver knows.

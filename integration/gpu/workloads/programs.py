@@ -238,11 +238,22 @@ def compiled(mode):
     return epoch
 
 
+def torchrun():
+    """A launcher, and a rank that it starts. Where NCCL and the store keep connections, and what CRIU does not take (io_uring), is said in the environment."""
+    if "RANK" in os.environ:
+        return one_rank()
+    settings = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1", "UV_USE_IO_URING": "0", "USE_LIBUV": "0"}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=gpu"]
+    os.execve(sys.executable, launcher + sys.argv, os.environ | settings)
+
+
 def one_rank():
     torch = torch_seeded()
     import torch.distributed as dist
 
-    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda:0"))
+    store = None if "RANK" in os.environ else dist.HashStore()
+    numbers = {} if store is None else {"rank": 0, "world_size": 1}
+    dist.init_process_group("nccl", store=store, device_id=torch.device("cuda:0"), **numbers)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(128, 128).cuda())
 
     def epoch():
@@ -801,6 +812,7 @@ PROGRAMS = {
     "compile-overhead": lambda: compiled("reduce-overhead"),
     "compile-autotune": lambda: compiled("max-autotune"),
     "one-rank": one_rank,
+    "torchrun": torchrun,
     "tensor-queue": shared_tensors,
     "jax-training": jax_training,
     "numpyro": numpyro_sampling,

@@ -187,16 +187,15 @@ func (s *stopper) disownOne(pid int, held map[int]deviceFiles) (done bool, err e
 	if f, err := s.inherited(pid, held); err != nil || f.none() {
 		return false, err
 	}
-	r, err := inject(pid)
-	if err != nil {
+	defer s.free(pid)
+	if err := s.still(pid); err != nil {
 		return false, err
 	}
-	defer func() { err = errors.Join(err, r.end()) }()
 	f, err := s.inherited(pid, held) // again, now that it stands still: it may have run another program
 	if err != nil || f.none() {
 		return false, err
 	}
-	return true, r.giveUp(f)
+	return true, s.exchange(pid, f)
 }
 
 // inherited returns what a process has inherited of device files. A child that has loaded NVML may have opened nodes by itself: of its descriptors only those count that it shares with a holder.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -26,61 +25,33 @@ type injection struct {
 // optionSuspendSeccomp is PTRACE_O_SUSPEND_SECCOMP of linux/ptrace.h: the process's filter does not see what we call, which its author knew nothing of.
 const optionSuspendSeccomp = 1 << 21
 
-// inject stops a thread of a process.
-func inject(pid int) (*injection, error) {
+// inject has a thread of a process make system calls. All of its threads are traced, and stand still.
+func inject(pid, tid int) (*injection, error) {
 	at, err := callInstruction(pid)
 	if err != nil {
 		return nil, err
 	}
-	err = unix.ESRCH
-	for _, tid := range threads(pid) { // the first may have ended before the others
-		if dead(tid) {
-			continue
-		}
-		r := &injection{tid: tid, at: at}
-		if err = r.begin(); err == nil {
-			return r, nil
-		}
+	r := &injection{tid: tid, at: at}
+	if err := r.begin(); err != nil {
+		return nil, fmt.Errorf("have thread %d make calls: %w", tid, err)
 	}
-	return nil, err
+	return r, nil
 }
 
 func (r *injection) begin() error {
-	if err := unix.PtraceSeize(r.tid); err != nil {
-		return fmt.Errorf("trace thread %d: %w", r.tid, err)
-	}
-	fail := func(err error) error { return errors.Join(fmt.Errorf("stop thread %d: %w", r.tid, err), detach(r.tid)) }
-	if err := unix.PtraceInterrupt(r.tid); err != nil {
-		return fail(err)
-	}
-	for deadline := time.Now().Add(stopTime); ; time.Sleep(50 * time.Microsecond) {
-		still, err := stands(r.tid)
-		if err != nil {
-			return fmt.Errorf("stop thread %d: %w", r.tid, err)
-		}
-		if still {
-			break
-		}
-		if time.Now().After(deadline) { // it is let go when the thread of ours ends that traces it
-			return fmt.Errorf("thread %d does not stand still after %s: %w", r.tid, stopTime, errdefs.ErrUnavailable)
-		}
-	}
 	if err := unix.PtraceSetOptions(r.tid, unix.PTRACE_O_TRACESYSGOOD|optionSuspendSeccomp); err != nil { // where we have a filter ourselves, it cannot be
 		if err := unix.PtraceSetOptions(r.tid, unix.PTRACE_O_TRACESYSGOOD); err != nil {
-			return fail(err)
+			return err
 		}
 	}
 	if err := unix.PtraceGetRegs(r.tid, &r.before); err != nil {
-		return fail(err)
+		return err
+	}
+	if err := signalMask(unix.PTRACE_GETSIGMASK, r.tid, &r.mask); err != nil {
+		return err
 	}
 	mask := ^uint64(0)
-	if err := signalMask(unix.PTRACE_GETSIGMASK, r.tid, &r.mask); err != nil {
-		return fail(err)
-	}
-	if err := signalMask(unix.PTRACE_SETSIGMASK, r.tid, &mask); err != nil {
-		return fail(err)
-	}
-	return nil
+	return signalMask(unix.PTRACE_SETSIGMASK, r.tid, &mask)
 }
 
 // call has the thread make a system call.
@@ -127,11 +98,10 @@ func (r *injection) untilCall() error {
 	}
 }
 
-// end puts all back as it was, and lets the thread go. If it was stopped in a system call, the kernel has it make that again, as after a signal without a handler: the registers say so, and a thread that is let go looks for signals first
+// end puts all back as it was. The thread stands still. If it was stopped in a system call, the kernel has it make that again, as after a signal without a handler: the registers say so, and a thread that is let go looks for signals first
 // (Linux, kernel/ptrace.c, __ptrace_unlink; arch/x86/kernel/signal.c, arch_do_signal_or_restart).
 func (r *injection) end() error {
 	err := errors.Join(unix.PtraceSetRegs(r.tid, &r.before), signalMask(unix.PTRACE_SETSIGMASK, r.tid, &r.mask))
-	err = errors.Join(err, detach(r.tid))
 	for _, s := range r.arrived {
 		err = errors.Join(err, unix.Kill(r.tid, s))
 	}

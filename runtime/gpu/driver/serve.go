@@ -65,6 +65,12 @@ func respond(ctx context.Context, d API, s *stopper, data []byte) answer {
 			return failed(err)
 		}
 		return answer{Changed: n}
+	case verbGiveUp:
+		n, err := s.giveUp(r.Others)
+		if err != nil {
+			return failed(err)
+		}
+		return answer{Changed: n}
 	case verbFacts:
 		f, err := d.Facts()
 		if err != nil {

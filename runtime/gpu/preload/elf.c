@@ -110,20 +110,24 @@ int elf_is_own(const struct object *o)
 	return (uintptr_t)elf_is_own >= o->first && (uintptr_t)elf_is_own < o->end;
 }
 
-int elf_is_driver(const struct object *o)
+static int is_called(const struct object *o, const char *name)
 {
 	const char *slash = strrchr(o->name, '/');
 
-	return !strncmp(slash ? slash + 1 : o->name, "libcuda.so", 10);
+	return !strncmp(slash ? slash + 1 : o->name, name, strlen(name));
 }
 
-struct wanted { const char *name; void *found; int passed; };
+int elf_is_driver(const struct object *o) { return is_called(o, "libcuda.so"); }
 
-static int in_driver(const struct object *o, void *with)
+int elf_is_nvml(const struct object *o) { return is_called(o, "libnvidia-ml.so"); }
+
+struct wanted { const char *name; void *found; int passed; int (*in)(const struct object *o); };
+
+static int in_library(const struct object *o, void *with)
 {
 	struct wanted *w = with;
 
-	if (!elf_is_driver(o))
+	if (!w->in(o))
 		return 0;
 	w->found = elf_symbol(o, w->name);
 	return 1;
@@ -131,9 +135,17 @@ static int in_driver(const struct object *o, void *with)
 
 void *elf_driver(const char *name)
 {
-	struct wanted w = {.name = name};
+	struct wanted w = {.name = name, .in = elf_is_driver};
 
-	elf_each(in_driver, &w);
+	elf_each(in_library, &w);
+	return w.found;
+}
+
+void *elf_nvml(const char *name)
+{
+	struct wanted w = {.name = name, .in = elf_is_nvml};
+
+	elf_each(in_library, &w);
 	return w.found;
 }
 
