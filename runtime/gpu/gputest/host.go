@@ -100,6 +100,7 @@ func New(t testing.TB, sizes ...int) *Host {
 	t.Helper()
 	Need(t)
 	h := &Host{t: t, Dir: filepath.Join(t.TempDir(), "gpu")}
+	memory(t, h.Dir)
 	number := hosts.Add(1)
 	var list strings.Builder
 	for i, size := range sizes {
@@ -111,6 +112,18 @@ func New(t testing.TB, sizes ...int) *Host {
 	h.Write("devices", list.String())
 	h.Order()
 	return h
+}
+
+// memory mounts a file system in huge pages at dir, since device memory is files there that are filled, compared and freed all the time. Without the right to mount, or such
+// pages, they lie on the disk, which only takes longer.
+func memory(t testing.TB, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if unix.Mount("gputest", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,huge=always") == nil {
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // at the latest, the next boot does it
+	}
 }
 
 // Write writes a file of the fake driver's.

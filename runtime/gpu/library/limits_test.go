@@ -156,8 +156,9 @@ func TestLimitNoRoom(t *testing.T) {
 func TestLimitLoweredLate(t *testing.T) {
 	r := newRig(t, 256)
 	r.Env = append(r.Env, localMemory...)
+	r.hasten()
 	a := r.run("--blocks", "5")
-	r.Order("cuCtxGetLimit * delay 5500")
+	r.Order("cuCtxGetLimit * delay 7500")
 	pieces, files := a.take()
 	a.back(pieces, files)
 	time.Sleep(time.Second) // what was not waited for would come now
@@ -169,13 +170,14 @@ func TestLimitLoweredLate(t *testing.T) {
 func TestLimitSetBackLate(t *testing.T) {
 	r := newRig(t, 256)
 	r.Env = append(r.Env, localMemory...)
+	r.hasten()
 	a := r.run("--blocks", "5")
 	pieces, files := a.take()
-	r.Order("cuCtxSetLimit * delay 6000")
+	r.Order("cuCtxSetLimit * delay 7500")
 	p, _ := a.dial()
 	var call *driver.CallError
 	begin := time.Now()
-	if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != notReady || time.Since(begin) > 6*time.Second {
+	if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != notReady || time.Since(begin) > 7500*time.Millisecond/haste {
 		t.Fatal(err, time.Since(begin))
 	}
 	a.Must(p.HangUp())
