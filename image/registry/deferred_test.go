@@ -178,6 +178,7 @@ func TestDeferredInterrupted(t *testing.T) {
 
 // No segment waits for long, also where others do not come: another process may want it, and have those.
 func TestDeferredForALittle(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
 	pushed(t, f, "d:1", spec(1, 1, 2, 3))
 	s := storetest.Open(t)

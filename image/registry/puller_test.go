@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -72,7 +73,7 @@ func TestPuller(t *testing.T) {
 			t.Errorf("tagged: %v", tags)
 		}
 		if !wanted {
-			if err := p.Abandon(); err != nil {
+			if err := abandon(p); err != nil {
 				t.Error(err)
 			}
 			if n := storetest.Count(t, s); n != 0 {
@@ -124,6 +125,13 @@ func TestPullerWhole(t *testing.T) {
 	}
 }
 
+// abandon abandons what a puller has while no process starts: for a moment, a new one has the store's files, and so its locks, and blobs are collected later then.
+func abandon(p *Puller) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return p.Abandon()
+}
+
 // Abandoning a snapshot whose small parts are on their way into the store leaves nothing of them there, nor beside it.
 func TestPullerAbandonsAtOnce(t *testing.T) {
 	t.Parallel()
@@ -135,7 +143,7 @@ func TestPullerAbandonsAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Abandon(); err != nil {
+		if err := abandon(p); err != nil {
 			t.Fatal(err)
 		}
 		left, err := filepath.Glob(filepath.Join(s.Root(), "partial", "*"))
@@ -182,7 +190,7 @@ func TestPullerAbandonsWhatIsNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Abandon(); err != nil {
+	if err := abandon(p); err != nil {
 		t.Fatal(err)
 	}
 	if err := storetest.Check(t.Context(), s); err != nil {
@@ -217,7 +225,7 @@ func TestLook(t *testing.T) {
 	if _, err := p.CheckRest(t.Context()); !errdefs.IsDataLoss(err) {
 		t.Errorf("without a blob: %v", err)
 	}
-	if err := p.Abandon(); err != nil {
+	if err := abandon(p); err != nil {
 		t.Error(err)
 	}
 	wantThere(t, s, false, append([]ocispec.Descriptor{d, m.Config}, m.Layers...)...)

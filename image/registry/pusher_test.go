@@ -171,6 +171,7 @@ func TestPusherFails(t *testing.T) {
 			sp := spec(1, 1, 2, 3, 4, 5, 6)
 			if name == "hangs" {
 				sp.Size = 8 << 20 // more than fits into buffers of sockets
+				o.timing.idle = quick.idle / 2
 			}
 			s, d, p := begun(t, f, "p:1", sp, o)
 			time.Sleep(20 * time.Millisecond) // some fail before the end, some at it
