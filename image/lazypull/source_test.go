@@ -85,7 +85,7 @@ func (r *rig) reads(t *testing.T, a image.Arriving, off, n int) {
 }
 
 // write has the pull bring bytes, and the source know.
-func (r *rig) write(t *testing.T, p *store.Partial, b []byte) {
+func (r *rig) write(t *testing.T, p *store.Ingest, b []byte) {
 	t.Helper()
 	if _, err := p.Write(b); err != nil {
 		t.Fatal(err)
@@ -254,14 +254,14 @@ func TestStored(t *testing.T) {
 }
 
 // partial is the segment on its way into the store, of which nothing has come.
-func (r *rig) partial(t *testing.T) *store.Partial {
+func (r *rig) partial(t *testing.T) *store.Ingest {
 	t.Helper()
 	op, err := r.store.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { op.Close() })
-	p, err := r.store.Partial(t.Context(), r.segment)
+	p, err := r.store.Resume(t.Context(), r.segment)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -124,7 +124,7 @@ func (p *Puller) bring(ctx context.Context) error {
 func (p *Puller) hashesLater() bool { return p.cached && p.lazy != nil && !p.lazy.Source.Whole }
 
 // fetchSegment brings a segment; nil: the store has it.
-func (p *Puller) fetchSegment(ctx context.Context, d ocispec.Descriptor, t *tracker) (_ *store.Partial, err error) {
+func (p *Puller) fetchSegment(ctx context.Context, d ocispec.Descriptor, t *tracker) (_ *store.Ingest, err error) {
 	leave, err := p.lazy.enter(ctx)
 	if err != nil {
 		return nil, err
@@ -164,7 +164,7 @@ func (p *Puller) fetchSegment(ctx context.Context, d ocispec.Descriptor, t *trac
 }
 
 // keep makes a segment a blob of the store.
-func (p *Puller) keep(ctx context.Context, d ocispec.Descriptor, part *store.Partial, t *tracker) error {
+func (p *Puller) keep(ctx context.Context, d ocispec.Descriptor, part *store.Ingest, t *tracker) error {
 	if p.lazy != nil && p.cached {
 		if err := p.lazy.calm(ctx, !p.hashesLater()); err != nil {
 			return err
@@ -182,7 +182,7 @@ func (p *Puller) keep(ctx context.Context, d ocispec.Descriptor, part *store.Par
 }
 
 // hash verifies what has come, and fetches it once more where it is damaged.
-func (p *Puller) hash(ctx context.Context, d ocispec.Descriptor, part *store.Partial, t *tracker) error {
+func (p *Puller) hash(ctx context.Context, d ocispec.Descriptor, part *store.Ingest, t *tracker) error {
 	select {
 	case p.lazy.hashing <- struct{}{}:
 	case <-ctx.Done():
