@@ -10,9 +10,9 @@ import (
 )
 
 // A device of a program with localMemory has local memory for the stacks of so many threads in each context.
-const localThreads = 4096
+const localThreads = 1024
 
-var localMemory = []string{"FAKECUDA_LOCAL_THREADS=4096"}
+var localMemory = []string{"FAKECUDA_LOCAL_THREADS=1024"}
 
 // lowered is the limit around the driver's checkpoint, bytes.
 const lowered = 256
@@ -134,10 +134,10 @@ func TestLimitNotSetBack(t *testing.T) {
 
 // TestLimitNoRoom has somebody else take the room that a context's local memory had: memory is not attached before there is some.
 func TestLimitNoRoom(t *testing.T) {
-	r := newRig(t, 64)
+	r := newRig(t, 44)
 	r.Env = append(r.Env, localMemory...)
 	a := r.run("--blocks", "9")
-	a.Does("limit 0 8192") // 32 MiB
+	a.Does("limit 0 8192") // 8 MiB
 	pieces, files := a.take()
 	other := r.run("--blocks", "30")
 	p, _ := a.dial()
