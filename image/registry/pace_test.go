@@ -22,7 +22,7 @@ func TestPace(t *testing.T) {
 		t.Run(fmt.Sprint(few), func(t *testing.T) {
 			t.Parallel()
 			f := newFake(t)
-			pushed(t, f, "p:1", spec(1, 1, 2, 3))
+			pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 			s := storetest.Open(t)
 			p := puller(t, s, f.ref("p:1"), fast())
 			if err := p.Settle(t.Context()); err != nil {
@@ -72,7 +72,7 @@ func TestPace(t *testing.T) {
 // What is wanted first is fetched first, though all are fetched at once: no more than the name is held back.
 func TestPaceFirst(t *testing.T) {
 	f := newFake(t)
-	_, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	_, d := pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 	s := storetest.Open(t)
 	o := fast()
 	o.Concurrency = 1
@@ -109,7 +109,7 @@ func TestPaceFirst(t *testing.T) {
 func TestPaceEnds(t *testing.T) {
 	for _, few := range []int{0, 1} {
 		f := newFake(t)
-		pushed(t, f, "p:1", spec(1, 1, 2, 3))
+		pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 		s := storetest.Open(t)
 		p := puller(t, s, f.ref("p:1"), fast())
 		ctx, cancel := context.WithCancel(t.Context())

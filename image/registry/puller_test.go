@@ -42,7 +42,7 @@ func puller(t *testing.T, s *store.Store, ref string, o Options) *Puller {
 func TestPuller(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	src, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	src, d := pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 	m := manifestOf(t, src, d)
 	small, segments := append([]ocispec.Descriptor{d, m.Config}, m.Layers[:2]...), m.Layers[2:]
 	for _, wanted := range []bool{false, true} {
@@ -100,7 +100,7 @@ func TestPuller(t *testing.T) {
 func TestPullerWhole(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 	s := storetest.Open(t)
 	p := puller(t, s, f.ref("p:1"), fast())
 	running := make(chan struct{})
@@ -136,7 +136,7 @@ func abandon(p *Puller) error {
 func TestPullerAbandonsAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 	for range 20 {
 		s := storetest.Open(t)
 		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
@@ -157,7 +157,7 @@ func TestPullerAbandonsAtOnce(t *testing.T) {
 func TestPullerTwice(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 	s := storetest.Open(t)
 	for range 2 {
 		puller(t, s, f.ref("p:1"), fast())
@@ -184,7 +184,7 @@ func TestPullerTwice(t *testing.T) {
 func TestPullerAbandonsWhatIsNew(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	_, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	_, d := pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 	s := pulled(t, f, "p:1", d)
 	p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
 	if err != nil {
@@ -202,7 +202,7 @@ func TestPullerAbandonsWhatIsNew(t *testing.T) {
 func TestLook(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	src, d := pushed(t, f, "p:1", spec(1, 2, 3))
+	src, d := pushed(t, f, "p:1", withSegments(1, 2, 3))
 	m := manifestOf(t, src, d)
 	left := m.Layers[2:]
 	s := storetest.Open(t)

@@ -24,7 +24,7 @@ var quick = timing{wait: time.Millisecond, maxWait: 5 * time.Millisecond, attemp
 
 func fast() Options { return Options{timing: quick, certs: "/nonexistent"} }
 
-func spec(seed uint64, segments ...uint64) storetest.Spec {
+func withSegments(seed uint64, segments ...uint64) storetest.Spec {
 	return storetest.Spec{Seed: seed, Segments: segments}
 }
 
@@ -62,7 +62,7 @@ func pulled(t *testing.T, f *fake, name string, want ocispec.Descriptor) *store.
 func TestPushPull(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	src, d := pushed(t, f, "a/b:1", spec(1, 1, 2, 2, 3)) // segment 2 twice: one blob
+	src, d := pushed(t, f, "a/b:1", withSegments(1, 1, 2, 2, 3)) // segment 2 twice: one blob
 	got, err := Resolve(t.Context(), f.ref("a/b:1"), fast())
 	if err != nil || got.Digest != d.Digest {
 		t.Errorf("Resolve: %v, %v", got, err)
@@ -80,7 +80,7 @@ func TestPushPull(t *testing.T) {
 		}
 	})
 	t.Run("what did not change is not sent", func(t *testing.T) {
-		d2 := storetest.MustPut(t, src, f.ref("a/b:2"), spec(2, 1, 2, 3, 4))
+		d2 := storetest.MustPut(t, src, f.ref("a/b:2"), withSegments(2, 1, 2, 3, 4))
 		f.forget()
 		if err := Push(t.Context(), src, f.ref("a/b:2"), d2, fast()); err != nil {
 			t.Fatal(err)
@@ -118,7 +118,7 @@ func TestProgress(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	s := storetest.Open(t)
-	d := storetest.MustPut(t, s, f.ref("p:1"), spec(1, 1, 2, 3))
+	d := storetest.MustPut(t, s, f.ref("p:1"), withSegments(1, 1, 2, 3))
 	var fails atomic.Int32
 	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/blobs/") && fails.Add(1) <= 3 {
