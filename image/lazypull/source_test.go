@@ -154,7 +154,13 @@ func TestSource(t *testing.T) {
 	if trusted(a) {
 		t.Error("it is taken for verified before it is")
 	}
-	if err := errors.Join(p.Verify(t.Context()), p.Place(t.Context()), r.source.Verified(r.segment)); err != nil {
+	if err := p.Verify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Commit(t.Context(), r.segment.MediaType); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.source.Verified(r.segment); err != nil {
 		t.Fatal(err)
 	}
 	if root := os.Geteuid() == 0; trusted(a) != root {

@@ -46,7 +46,10 @@ func (e *early) add(d ocispec.Descriptor, p *store.Ingest) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.parts[d.Digest] = content
-	e.placing.Go(func() error { return errors.Join(p.Place(e.ctx), p.Close()) })
+	e.placing.Go(func() error {
+		_, err := p.Commit(e.ctx, d.MediaType)
+		return err
+	})
 	return nil
 }
 

@@ -16,33 +16,49 @@ import (
 // damageAttempts is how often a blob is fetched that arrives with another digest.
 const damageAttempts = 2
 
-// verified brings a blob, which is still to be placed into the store, going on where an earlier attempt of any process stopped; nil: the
-// store has it. What comes goes past the page cache.
-func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) (*store.Ingest, error) {
-	p, err := resume(ctx, dst, d, t)
-	if err != nil || p == nil {
-		return nil, err
-	}
-	if err := r.complete(ctx, p, d, nil, t, damageAttempts); err != nil {
-		_ = p.Close() // err says more
-		return nil, err
-	}
-	return p, nil
+// how is a way to bring a blob. The zero value goes past the page cache.
+type how struct {
+	source *lazypull.Source // is told of what comes; nil: none is
+	cached bool             // through the page cache
+	later  bool             // it is hashed later, by [store.Ingest.Verify]
 }
 
-// resume opens what an earlier attempt has left of a blob; nil: the store has it.
-func resume(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) (*store.Ingest, error) {
-	p, err := dst.Resume(ctx, d)
+// fetch brings a blob, which is still to be committed, and to be hashed if that comes later. It goes on where an earlier attempt of any process stopped; nil: the store has it.
+func (p *Puller) fetch(ctx context.Context, d ocispec.Descriptor, t *tracker, how how) (_ *store.Ingest, err error) {
+	part, err := p.dst.Resume(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	if p == nil { // another process was faster
+	s := how.source
+	if part == nil { // another process was faster
 		t.have(d.Size)
-		return nil, nil
+		return nil, s.Stored(ctx, d)
 	}
-	t.there(p.Offset())
-	t.seek(p.Offset())
-	return p, nil
+	defer func() {
+		if err != nil {
+			_ = part.Close() // err says more
+		}
+	}()
+	t.there(part.Offset())
+	t.seek(part.Offset())
+	if how.cached {
+		part.ThroughCache()
+	}
+	if s != nil {
+		f, err := part.Content()
+		if err != nil {
+			return nil, err
+		}
+		s.Begin(d, f, part.Offset())
+	}
+	if how.later {
+		part.Defer()
+		return part, p.repo.fill(ctx, part, d, s, t)
+	}
+	if err := p.repo.complete(ctx, part, d, s, t, damageAttempts); err != nil {
+		return nil, err
+	}
+	return part, s.Verified(d)
 }
 
 // complete downloads the missing part of a blob and verifies the blob. It downloads all of a damaged blob again. After the first bad answer, which a proxy or a restarting registry

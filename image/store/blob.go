@@ -100,7 +100,8 @@ func (s *Store) Push(ctx context.Context, d ocispec.Descriptor, r io.Reader) err
 	if err := i.Verify(ctx); err != nil {
 		return err
 	}
-	return i.Place(ctx)
+	_, err = i.Commit(ctx, d.MediaType)
+	return err
 }
 
 // Copy copies a blob from src, such as a store, and verifies it: where it is damaged the error is a [*CorruptError], and what was written is of no use.

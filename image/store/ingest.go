@@ -15,7 +15,7 @@ import (
 	"github.com/cryo-project/cryo/image/direct"
 )
 
-// Ingest is a blob that grows, for one goroutine. It is no blob of the store before [Ingest.Place] or [Ingest.Commit], and can be read before.
+// Ingest is a blob that grows, for one goroutine. It is no blob of the store before [Ingest.Commit], and can be read before.
 type Ingest struct {
 	s    *Store
 	d    ocispec.Descriptor // of the blob; without a digest before Commit, where it is not known
@@ -109,7 +109,7 @@ func (i *Ingest) Defer() {
 	i.from(i.Offset())
 }
 
-// ThroughCache has what is written from here on go through the page cache: it is read soon, and the kernel writes it to the disk when it likes, or Place does.
+// ThroughCache has what is written from here on go through the page cache: it is read soon, and the kernel writes it to the disk when it likes, or Commit does.
 func (i *Ingest) ThroughCache() {
 	i.cached = true
 	i.from(i.Offset())
@@ -137,7 +137,7 @@ func (i *Ingest) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// flush writes what was collected, and gives its memory back: many may wait to be placed.
+// flush writes what was collected, and gives its memory back: many may wait for Commit.
 func (i *Ingest) flush() error {
 	defer i.w.Stop()
 	return i.w.Flush()
@@ -176,36 +176,32 @@ func (i *Ingest) Verify(ctx context.Context) error {
 	return nil
 }
 
-// Place makes what was verified a blob of the store, which may wait for the disk. The blob is durable when a name needs it.
-func (i *Ingest) Place(ctx context.Context) error {
-	if !i.sum.of(i.d) {
-		return i.corrupt(errDigest)
-	}
-	if i.cached {
-		if err := writeOut(ctx, i.f, i.d.Size); err != nil {
-			return fmt.Errorf("write blob %s: %w", i.d.Digest, mapError(i.s.root, err))
-		}
-	}
-	if err := i.s.place(ctx, i.f, i.d); err != nil {
-		return err
-	}
-	return i.Drop() // still there where another process was first
-}
-
-// Commit implements [image.BlobWriter]: it places what was written, whatever that is.
+// Commit implements [image.BlobWriter]: it makes a blob of the store of what was written and closes it, which may wait for the disk. The blob is durable when a name needs it. A blob of
+// known digest must have been verified; what its media type is does not matter.
 func (i *Ingest) Commit(ctx context.Context, mediaType string) (ocispec.Descriptor, error) {
 	if i.f == nil {
 		return ocispec.Descriptor{}, fs.ErrClosed
 	}
-	defer i.Close()
 	if err := i.flush(); err != nil {
+		i.Close()
 		return ocispec.Descriptor{}, fmt.Errorf("write blob: %w", mapError(i.s.root, err))
 	}
-	i.d = i.sum.descriptor(mediaType)
-	if err := i.Place(ctx); err != nil {
+	if i.d.Digest == "" {
+		i.d = i.sum.descriptor(mediaType)
+	}
+	if !i.sum.of(i.d) {
+		return ocispec.Descriptor{}, i.corrupt(errDigest)
+	}
+	defer i.Close()
+	if i.cached {
+		if err := writeOut(ctx, i.f, i.d.Size); err != nil {
+			return ocispec.Descriptor{}, fmt.Errorf("write blob %s: %w", i.d.Digest, mapError(i.s.root, err))
+		}
+	}
+	if err := i.s.place(ctx, i.f, i.d); err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	return i.d, nil
+	return i.d, i.Drop() // still there where another process was first
 }
 
 // Content opens what is there. It can be read also when it has become a blob of the store, and after Close.

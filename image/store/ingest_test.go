@@ -133,7 +133,7 @@ func TestIngestDefer(t *testing.T) {
 			}
 		}
 		f.Close()
-		if err := p.Place(t.Context()); !errdefs.IsDataLoss(err) {
+		if _, err := p.Commit(t.Context(), ""); !errdefs.IsDataLoss(err) {
 			t.Errorf("%s: it is placed without having been verified, %v", name, err)
 		}
 		if err := p.Verify(t.Context()); (err == nil) != test.want {
@@ -241,5 +241,6 @@ func commit(ctx context.Context, p *store.Ingest) error {
 	if err := p.Verify(ctx); err != nil {
 		return err
 	}
-	return p.Place(ctx)
+	_, err := p.Commit(ctx, "")
+	return err
 }
