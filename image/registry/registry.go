@@ -9,6 +9,10 @@
 //
 // Requests that fail for a reason that may pass (5xx, 429, cut and stalled connections) are repeated a bounded number of times
 // with growing pauses.
+//
+// Pulls and pushes are not oras-go's CopyGraph, which is a Fetch into a Push once a graph is known. A push begins before there is a manifest and opens a blob again
+// for another attempt; a pull appends to what an earlier one has left, in parts while a container is restored from it, and fetches damaged blobs of a snapshot whose manifest is
+// there. CopyGraph for all else would be a second way.
 package registry
 
 import (

@@ -61,7 +61,9 @@ func (t timing) pause(ctx context.Context, n int) error {
 // firstContact is how often a refused connection is tried again where the host has never answered.
 const firstContact = 2
 
-// transport repeats requests that failed for a reason that may pass, but for uploads of blobs: what became of the first attempt must be asked first.
+// transport repeats requests that failed for a reason that may pass, but for uploads of blobs: what became of the first attempt must be asked first. No other code repeats a request.
+// What is above repeats more than one: [repo.upload] asks whether the registry has the blob by now, a [blobReader] asks for bytes that did not come, by tokens that may be newer, and
+// [repo.manifest] and [repo.complete] begin again where a digest is wrong.
 type transport struct {
 	again, once http.RoundTripper
 }
