@@ -187,6 +187,7 @@ func TestIPCBoth(t *testing.T) {
 
 // TestIPCNamespaces refuses what is in other namespaces: the host takes processes that share an IPC namespace for those that may share memory.
 func TestIPCNamespaces(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"ipc", "net"} {
 		t.Run(kind, func(t *testing.T) {
 			r := newRig(t, 64)

@@ -20,7 +20,7 @@ import (
 // Most tests wait most of the time, so that some run side by side. With more, programs that call the driver all the time cost more than they wait.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := errors.Join(flag.Set("test.parallel", "6"), os.Setenv(TestDriver, "1")); err != nil {
+	if err := errors.Join(flag.Set("test.parallel", "8"), os.Setenv(TestDriver, "1")); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
