@@ -121,8 +121,8 @@ func copyIn(ctx context.Context, dst *store.Store, src fetcher, entry ocispec.De
 	if err != nil {
 		return desc, err
 	}
-	// Not by oras-go's CopyGraph: it skips all of a snapshot whose manifest is there, also where a blob is damaged or missing, follows the subject, and says in each error
-	// that it failed to perform an operation on a source or destination.
+	// Decision: not oras-go's CopyGraph. It skips a snapshot whose manifest is in the store, also if blobs are damaged or missing, and the wrappers that prevent this are as long as
+	// this loop.
 	blobs := store.Blobs(m)
 	if all := append(blobs, desc); repair || dst.Suspects(all) {
 		if err := dst.SuspectBlobs(all); err != nil {

@@ -4,22 +4,22 @@ import "io"
 
 var _ io.Writer = (*Writer)(nil)
 
-// Writer appends to a file. What is written is summed up while the disk is at work. It is for one goroutine; after an error it is of no use any more.
+// Writer appends to a file, and sums up each piece while the disk writes it. It is for one goroutine. After an error it cannot be used.
 type Writer struct {
 	f   io.WriterAt
-	sum io.Writer // gets all bytes in their order; its errors do not count; nil: there is none
+	sum io.Writer // receives all bytes in their order; its errors are ignored; nil: no sum
 	off int64     // bytes that the file has
 	buf []byte    // what is collected; nil: nothing was
 	n   int       // how much it is
 	err error
 }
 
-// NewWriter writes to f, such as a [File], from off on, and all bytes to sum too, such as a hash, unless it is nil.
+// NewWriter returns a writer that writes to f, such as a [File], from off on. sum, such as a hash, receives the same bytes, unless it is nil.
 func NewWriter(f io.WriterAt, off int64, sum io.Writer) *Writer {
 	return &Writer{f: f, off: off, sum: sum}
 }
 
-// Offset returns where the next byte goes.
+// Offset returns the offset of the next byte.
 func (w *Writer) Offset() int64 { return w.off + int64(w.n) }
 
 // Write implements [io.Writer].

@@ -16,14 +16,14 @@ import (
 // damageAttempts is how often a blob is fetched that arrives with another digest.
 const damageAttempts = 2
 
-// how is a way to bring a blob. The zero value goes past the page cache.
+// how are options of [Puller.fetch]. The zero value writes past the page cache.
 type how struct {
-	source *lazypull.Source // is told of what comes; nil: none is
-	cached bool             // through the page cache
-	later  bool             // it is hashed later, by [store.Ingest.Verify]
+	source *lazypull.Source // learns which bytes have come; nil: no reader waits
+	cached bool             // write through the page cache
+	later  bool             // leave hashing to [store.Ingest.Verify]
 }
 
-// fetch brings a blob, which is still to be committed, and to be hashed if that comes later. It goes on where an earlier attempt of any process stopped; nil: the store has it.
+// fetch downloads a blob and verifies it, unless hashing comes later. It resumes an earlier attempt of any process. The caller commits the blob. nil: the store has it.
 func (p *Puller) fetch(ctx context.Context, d ocispec.Descriptor, t *tracker, how how) (_ *store.Ingest, err error) {
 	part, err := p.dst.Resume(ctx, d)
 	if err != nil {

@@ -31,8 +31,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Most tests wait for a registry most of the time. What they have of stores is small and new: making files costs a disk more than all else here, and what a store does
-	// with a disk, its own tests see.
+	// Most tests wait for a registry most of the time. Their stores are small and new, and on a disk making the files costs more than all else. The store's own tests use a disk.
 	flag.Parse()
 	if err := flag.Set("test.parallel", "16"); err != nil {
 		panic(err)

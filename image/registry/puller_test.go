@@ -125,7 +125,7 @@ func TestPullerWhole(t *testing.T) {
 	}
 }
 
-// abandon abandons what a puller has while no process starts: for a moment, a new one has the store's files, and so its locks, and blobs are collected later then.
+// abandon abandons a puller while no process starts. A process that starts holds the locks of the store until its exec, and blobs are then collected later.
 func abandon(p *Puller) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

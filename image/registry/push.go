@@ -23,7 +23,7 @@ func (r *repo) untagged() *repo {
 	return &u
 }
 
-// put sends what is in memory, in its order: blobs, and manifests with the subject that they have.
+// put sends blobs and manifests in their order. subject is that of the manifests; nil: they have none.
 func (r *repo) put(ctx context.Context, sum *meter, subject *ocispec.Descriptor, all ...spec.Blob) error {
 	for _, b := range all {
 		var err error

@@ -15,11 +15,11 @@ import (
 	"github.com/cryo-project/cryo/image/direct"
 )
 
-// Ingest is a blob that grows, for one goroutine. It is no blob of the store before [Ingest.Commit], and can be read before.
+// Ingest is a blob that is being written, by one goroutine. It can be read while it grows. [Ingest.Commit] makes it a blob of the store.
 type Ingest struct {
 	s    *Store
-	d    ocispec.Descriptor // of the blob; without a digest before Commit, where it is not known
-	kept bool               // what is there outlives the process, for the next attempt
+	d    ocispec.Descriptor // of the blob; without a digest until Commit if that is unknown
+	kept bool               // the file outlives the process, for the next attempt
 	f    *os.File           // nil: closed
 	file *direct.File       // f, past the page cache
 	w    *direct.Writer
@@ -46,8 +46,8 @@ func (s *Store) create1(d ocispec.Descriptor) (*Ingest, error) {
 	return i, nil
 }
 
-// Resume opens the download of a blob, with what an earlier attempt of any process has left of it. It waits for other processes with the same blob as long as ctx allows, and
-// returns nil where the blob is in the store by then. An [Operation] must be open.
+// Resume opens the download of a blob, and keeps the bytes of an earlier attempt of any process. It waits for other processes that download the same blob as long as ctx allows, and
+// returns nil if the blob is in the store by then. An [Operation] must be open.
 func (s *Store) Resume(ctx context.Context, d ocispec.Descriptor) (*Ingest, error) {
 	path := filepath.Join(s.partial(), d.Digest.Encoded())
 	for {
@@ -76,7 +76,7 @@ func (s *Store) Resume(ctx context.Context, d ocispec.Descriptor) (*Ingest, erro
 	}
 }
 
-// resume reads what an earlier attempt left. What is longer than the blob is not part of it.
+// resume hashes the bytes of an earlier attempt. More bytes than the blob has are dropped.
 func (i *Ingest) resume(ctx context.Context) error {
 	if err := i.sum.add(ctx, i.file); err != nil {
 		return err
@@ -88,7 +88,7 @@ func (i *Ingest) resume(ctx context.Context) error {
 	return nil
 }
 
-// from has what is written go to the file from an offset on.
+// from begins to write at an offset.
 func (i *Ingest) from(off int64) {
 	switch {
 	case i.cached && i.defers:
@@ -102,14 +102,13 @@ func (i *Ingest) from(off int64) {
 	}
 }
 
-// Defer has what is written from here on be hashed by Verify, which reads it back, until Reset: its reader verifies it as it comes, and nothing
-// else takes cores from them.
+// Defer leaves the hashing of later writes to Verify, which reads them back, until Reset. A reader that verifies what it reads then has the cores for itself.
 func (i *Ingest) Defer() {
 	i.defers = true
 	i.from(i.Offset())
 }
 
-// ThroughCache has what is written from here on go through the page cache: it is read soon, and the kernel writes it to the disk when it likes, or Commit does.
+// ThroughCache writes through the page cache from now on, for bytes that are read soon. The kernel writes them to the disk later, or Commit does.
 func (i *Ingest) ThroughCache() {
 	i.cached = true
 	i.from(i.Offset())
@@ -118,7 +117,7 @@ func (i *Ingest) ThroughCache() {
 // Offset returns how many bytes were written.
 func (i *Ingest) Offset() int64 { return i.w.Offset() }
 
-// Write implements [io.Writer]. A [direct.Piece] from [direct.Lend] at a multiple of its length is written with O_DIRECT. What is resumable can be read at once. More bytes than the
+// Write implements [io.Writer]. A [direct.Piece] from [direct.Lend] at a multiple of its length is written with O_DIRECT. Bytes of a download can be read at once. More bytes than the
 // blob has are a [*CorruptError]; after any other error the blob can only be closed.
 func (i *Ingest) Write(p []byte) (int, error) {
 	if i.f == nil {
@@ -137,7 +136,7 @@ func (i *Ingest) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// flush writes what was collected, and gives its memory back: many may wait for Commit.
+// flush writes collected bytes and returns their buffer: many blobs may wait for Commit.
 func (i *Ingest) flush() error {
 	defer i.w.Stop()
 	return i.w.Flush()
@@ -154,7 +153,7 @@ func (i *Ingest) Reset() error {
 	return nil
 }
 
-// Verify returns an error unless the blob is there. Where it is another all of it is dropped and the error is a [*CorruptError].
+// Verify returns an error unless the blob is complete and has its digest. If it has another, all bytes are dropped. The error is a [*CorruptError].
 func (i *Ingest) Verify(ctx context.Context) error {
 	if err := i.flush(); err != nil {
 		return fmt.Errorf("write blob %s: %w", i.d.Digest, mapError(i.s.root, err))
@@ -176,8 +175,8 @@ func (i *Ingest) Verify(ctx context.Context) error {
 	return nil
 }
 
-// Commit implements [image.BlobWriter]: it makes a blob of the store of what was written and closes it, which may wait for the disk. The blob is durable when a name needs it. A blob of
-// known digest must have been verified; what its media type is does not matter.
+// Commit implements [image.BlobWriter]: it moves the blob into the store and closes it. It may wait for the disk. The blob is durable when a name needs it. A blob of known digest must
+// have been verified, or the error is a [*CorruptError] and the blob stays open; mediaType is ignored for it.
 func (i *Ingest) Commit(ctx context.Context, mediaType string) (ocispec.Descriptor, error) {
 	if i.f == nil {
 		return ocispec.Descriptor{}, fs.ErrClosed
@@ -204,7 +203,7 @@ func (i *Ingest) Commit(ctx context.Context, mediaType string) (ocispec.Descript
 	return i.d, i.Drop() // still there where another process was first
 }
 
-// Content opens what is there. It can be read also when it has become a blob of the store, and after Close.
+// Content opens the file for reading. It can be read after Commit and Close, too.
 func (i *Ingest) Content() (*os.File, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", i.f.Fd())) // by its name it may be in either place
 	if err != nil {
@@ -213,7 +212,7 @@ func (i *Ingest) Content() (*os.File, error) {
 	return f, nil
 }
 
-// Drop removes what is there.
+// Drop removes the file.
 func (i *Ingest) Drop() error {
 	if Still(i.f, i.f.Name()) {
 		return os.Remove(i.f.Name())
@@ -221,7 +220,7 @@ func (i *Ingest) Drop() error {
 	return nil
 }
 
-// Close drops what is no blob of the store, unless another process can resume it: then only an empty one.
+// Close removes the file of a blob that was not committed, unless it is a download with bytes, which another attempt resumes.
 func (i *Ingest) Close() (err error) {
 	if i.f == nil {
 		return nil
@@ -238,7 +237,7 @@ func (i *Ingest) corrupt(err error) error {
 	return &CorruptError{What: "blob " + i.d.Digest.String(), Err: err}
 }
 
-// place makes the complete, verified file f the blob d. Where the blob is there already f stays where it is.
+// place moves the complete, verified file f to the blobs as d. If the store has d, f stays where it is.
 func (s *Store) place(ctx context.Context, f *os.File, d ocispec.Descriptor) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -256,10 +255,10 @@ func (s *Store) place(ctx context.Context, f *os.File, d ocispec.Descriptor) err
 	return s.trust(d.Digest)
 }
 
-// writeStep is how much is brought to the disk at a time, in bytes.
+// writeStep is how much is written to the disk at a time, bytes.
 const writeStep = 32 << 20
 
-// writeOut brings the first n bytes of a file to the disk, as long as ctx allows: an fsync could not be cancelled. It does not make them durable. Source:
+// writeOut writes the first n bytes of a file to the disk, as long as ctx allows: an fsync could not be cancelled. It does not make them durable. Source:
 // sync_file_range(2).
 func writeOut(ctx context.Context, f *os.File, n int64) error {
 	for off := int64(0); off < n; off += writeStep {

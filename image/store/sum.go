@@ -13,7 +13,7 @@ import (
 	"github.com/cryo-project/cryo/image/direct"
 )
 
-// sum is the digest of what was written so far.
+// sum is the digest of the bytes written so far.
 type sum struct {
 	h hash.Hash
 	n int64 // bytes
@@ -27,7 +27,7 @@ func (s *sum) Write(p []byte) (int, error) {
 	return s.h.Write(p)
 }
 
-// add adds what a file has behind the bytes that were summed up.
+// add reads the rest of a file, from n on.
 func (s *sum) add(ctx context.Context, f *direct.File) error {
 	buf := direct.Lend()
 	defer direct.Return(buf)
@@ -51,7 +51,7 @@ func (s *sum) descriptor(mediaType string) ocispec.Descriptor {
 	return ocispec.Descriptor{MediaType: mediaType, Digest: digest.NewDigest(digest.SHA256, s.h), Size: s.n}
 }
 
-// of reports whether they are all of a blob.
+// of reports whether the bytes are the blob d.
 func (s *sum) of(d ocispec.Descriptor) bool {
 	return s.n == d.Size && s.descriptor("").Digest == d.Digest
 }

@@ -9,7 +9,7 @@
 
 static CUdeviceptr memory[MAX_DEVICES][MAX_BLOCKS];
 
-// pattern writes words of the pattern from number first on, four at once, so that no page is like another.
+// pattern writes words of the pattern from number first on, four at once. No page is like another.
 static void pattern(uint64_t words[CHUNK / 8], int device, size_t first)
 {
 	typedef uint64_t four __attribute__((vector_size(32)));

@@ -27,7 +27,7 @@ static struct allocation {
 } allocations[4096];
 #define ALLOCATIONS (sizeof(allocations) / sizeof(*allocations))
 
-// end is behind the last one that was ever used: most programs have few, and each call looks for one.
+// end is behind the last allocation that was ever used. Each call searches up to it.
 static struct allocation *end = allocations;
 
 // held is a Landlock ruleset, which stands for the real driver's device files: CRIU refuses to dump it, and cryo knows nothing of it. It is open while there are files.

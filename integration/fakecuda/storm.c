@@ -15,7 +15,7 @@ unsigned long long storm_rounds(void) { return __atomic_load_n(&rounds, __ATOMIC
 
 #define SPAN (64 * 1024)
 
-// round_of allocates, writes, copies, compares and frees. Every third allocation is a small one, and of the others every fifth is one of several pieces.
+// round_of allocates, writes, copies, compares and frees. Every third allocation is small, and every fifth of the others has several pieces.
 static void round_of(unsigned seed)
 {
 	size_t bytes = seed % 3 ? (size_t)(seed % 5 ? 2 : 6) << 20 : SPAN * 2;
@@ -44,7 +44,7 @@ static void *storm(void *number)
 
 	must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(context));
 	for (;; seed++) {
-		struct timespec pause = {0, seed % 4 * 1000000L}; // what a thread is at when it is stopped is mostly no call of the driver
+		struct timespec pause = {0, seed % 4 * 1000000L}; // so that threads are stopped outside of calls, too
 
 		round_of(seed);
 		__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);

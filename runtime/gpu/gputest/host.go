@@ -114,15 +114,15 @@ func New(t testing.TB, sizes ...int) *Host {
 	return h
 }
 
-// memory mounts a file system in huge pages at dir, since device memory is files there that are filled, compared and freed all the time. Without the right to mount, or such
-// pages, they lie on the disk, which only takes longer.
+// memory mounts a tmpfs with huge pages at dir. The files there are device memory, which tests fill, compare and free all the time. If it cannot be mounted, they lie on the disk, and
+// tests take longer.
 func memory(t testing.TB, dir string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if unix.Mount("gputest", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,huge=always") == nil {
-		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // at the latest, the next boot does it
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // else the next boot does it
 	}
 }
 

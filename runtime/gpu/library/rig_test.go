@@ -62,10 +62,10 @@ func (r *rig) run(flags ...string) *app {
 	return &app{App: r.Run(flags...), rig: r, t: r.t}
 }
 
-// haste is how many times as fast as for others time passes for programs that run after [rig.hasten].
+// haste is how many times faster time passes for programs after [rig.hasten].
 const haste = 5
 
-// hasten has time pass faster for programs that run from here on, for tests in which the library waits for seconds until it gives up.
+// hasten makes time pass faster for programs that start later, for tests in which the library waits some seconds before it gives up.
 func (r *rig) hasten() {
 	r.t.Helper()
 	path := compile(r.t, r.t.TempDir(), "haste.so", `
