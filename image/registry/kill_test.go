@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	}
 	// Most tests wait for a registry most of the time. Their stores are small and new, and on a disk making the files costs more than all else. The store's own tests use a disk.
 	flag.Parse()
-	if err := flag.Set("test.parallel", "16"); err != nil {
+	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
 	}
 	if _, set := os.LookupEnv("TMPDIR"); !set && inMemory("/dev/shm") {

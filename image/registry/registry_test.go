@@ -197,6 +197,8 @@ func TestCancel(t *testing.T) {
 	f := newFake(t)
 	_, d := pushed(t, f, "c:1", storetest.Spec{Seed: 1, Segments: []uint64{1, 2}, Size: 1 << 20})
 	ctx, cancel := context.WithCancel(t.Context())
+	o := fast()
+	o.Counts = new(Counts)
 	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") || r.Header.Get("Range") != "" {
 			return false
@@ -209,14 +211,16 @@ func TestCancel(t *testing.T) {
 		}
 		w.Write(data[:500_000])
 		w.(http.Flusher).Flush()
-		time.Sleep(50 * time.Millisecond) // until it has been read
+		for deadline := time.Now().Add(quick.idle / 2); o.Counts.Moved() < 500_000 && time.Now().Before(deadline); { // until it has been read
+			time.Sleep(time.Millisecond)
+		}
 		cancel()
 		<-r.Context().Done()
 		return true
 	}
 	s := storetest.Open(t)
 	start := time.Now()
-	_, err := Pull(ctx, s, f.ref("c:1"), fast())
+	_, err := Pull(ctx, s, f.ref("c:1"), o)
 	if err == nil || ctx.Err() == nil || time.Since(start) > 5*time.Second {
 		t.Fatalf("%v after %v", err, time.Since(start))
 	}
