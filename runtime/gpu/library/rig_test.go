@@ -17,10 +17,10 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/gputest"
 )
 
-// Most tests wait most of the time, so that some run side by side. With more, programs that call the driver all the time cost more than they wait.
+// Most tests wait most of the time, so that some run side by side.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := errors.Join(flag.Set("test.parallel", "8"), os.Setenv(TestDriver, "1")); err != nil {
+	if err := errors.Join(flag.Set("test.parallel", "12"), os.Setenv(TestDriver, "1")); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
