@@ -18,7 +18,8 @@ import (
 )
 
 // DeviceIntake makes segments of device memory that processes have handed over, as an [Intake] does of their memory, and may do
-// so beside it. Name it in [PackSource.Device] to make the snapshot.
+// so beside it. Name it in [PackSource.Device] to make the snapshot. It sorts its input into windows. An Intake of its own does the rest, with
+// other choices ([intakeKind]).
 //
 // Take, Bytes and End are for one goroutine. They return early with the cause when something else has gone wrong.
 type DeviceIntake struct {

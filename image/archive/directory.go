@@ -53,7 +53,7 @@ func (e *export) toDir(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := store.ReplaceFile(filepath.Join(e.l.path, ocispec.ImageLayoutFile), store.Bytes(layoutJSON())); err != nil {
+	if err := store.ReplaceFile(filepath.Join(e.l.path, ocispec.ImageLayoutFile), store.Bytes(store.LayoutFile())); err != nil {
 		return err
 	}
 	return store.ReplaceFile(filepath.Join(e.l.path, ocispec.ImageIndexFile), store.Bytes(data))
@@ -63,7 +63,7 @@ func (e *export) toDir(ctx context.Context) error {
 func (e *export) dirIndex() (ocispec.Index, error) {
 	data, err := os.ReadFile(filepath.Join(e.l.path, ocispec.ImageIndexFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return indexOf(), nil
+		return store.NewIndex(), nil
 	}
 	if err != nil {
 		return ocispec.Index{}, err

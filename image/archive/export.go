@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/store"
@@ -97,14 +96,6 @@ func newExport(ctx context.Context, src *store.Store, desc ocispec.Descriptor, r
 	return &export{src: src, l: l, entry: entry, signed: signed, blobs: blobs}, nil
 }
 
-func layoutJSON() []byte {
-	return []byte(`{"imageLayoutVersion":"` + ocispec.ImageLayoutVersion + `"}`)
-}
-
-func indexOf(entries ...ocispec.Descriptor) ocispec.Index {
-	return ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: entries}
-}
-
 // toTar writes beside the file and renames, so that no part of an archive is ever there.
 func (e *export) toTar(ctx context.Context) error {
 	return store.ReplaceFile(e.l.path, func(w io.Writer) error {
@@ -117,7 +108,7 @@ func (e *export) toTar(ctx context.Context) error {
 }
 
 func (e *export) writeTar(ctx context.Context, w io.Writer) error {
-	index, err := json.Marshal(indexOf(append([]ocispec.Descriptor{e.entry}, e.signed...)...))
+	index, err := json.Marshal(store.NewIndex(append([]ocispec.Descriptor{e.entry}, e.signed...)...))
 	if err != nil {
 		return err
 	}
@@ -126,7 +117,7 @@ func (e *export) writeTar(ctx context.Context, w io.Writer) error {
 	for _, f := range []struct {
 		name string
 		data []byte
-	}{{ocispec.ImageLayoutFile, layoutJSON()}, {ocispec.ImageIndexFile, index}} {
+	}{{ocispec.ImageLayoutFile, store.LayoutFile()}, {ocispec.ImageIndexFile, index}} {
 		if err := t.WriteHeader(&tar.Header{Name: f.name, Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(f.data))}); err != nil {
 			return err
 		}

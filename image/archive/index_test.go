@@ -11,6 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
 
@@ -49,7 +50,7 @@ func TestImportIndex(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			top := write("", ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: test.entries})
 			top.Annotations = map[string]string{ocispec.AnnotationRefName: "warm"}
-			index := indexOf(top)
+			index := store.NewIndex(top)
 			write(ocispec.ImageIndexFile, index)
 			dst := storetest.Open(t)
 			ref, got, err := Import(t.Context(), dst, "oci:"+dir+":warm", nil, false)

@@ -71,7 +71,7 @@ func TestWriter(t *testing.T) {
 			}
 			r := rand.New(rand.NewPCG(seed, 1))
 			sum := sha256.New()
-			w := NewWriter(f, sum)
+			w := NewWriter(f, 0, sum)
 			memory := Alloc(3 * Piece)
 			want := data[:r.IntN(len(data))]
 			if seed == 0 {
@@ -322,7 +322,7 @@ func TestWriterFails(t *testing.T) {
 	}
 	file := New(read) // which cannot be written
 	defer file.Close()
-	w := NewWriter(file, io.Discard)
+	w := NewWriter(file, 0, io.Discard)
 	defer w.Stop()
 	if _, err := w.Write(make([]byte, 100)); err != nil {
 		t.Fatal(err)

@@ -4,19 +4,23 @@ import "io"
 
 var _ io.Writer = (*Writer)(nil)
 
-// Writer writes a file from its begin to its end. What is written is summed up while the disk is at work. It is for one goroutine;
-// after an error it is of no use any more.
+// Writer appends to a file, and sums up each piece while the disk writes it. It is for one goroutine. After an error it cannot be used.
 type Writer struct {
-	f   *File
-	sum io.Writer // gets all bytes in their order; its errors do not count
+	f   io.WriterAt
+	sum io.Writer // receives all bytes in their order; its errors are ignored; nil: no sum
 	off int64     // bytes that the file has
 	buf []byte    // what is collected; nil: nothing was
 	n   int       // how much it is
 	err error
 }
 
-// NewWriter writes to f, which is empty, and tells sum, such as a hash, of all bytes.
-func NewWriter(f *File, sum io.Writer) *Writer { return &Writer{f: f, sum: sum} }
+// NewWriter returns a writer that writes to f, such as a [File], from off on. sum, such as a hash, receives the same bytes, unless it is nil.
+func NewWriter(f io.WriterAt, off int64, sum io.Writer) *Writer {
+	return &Writer{f: f, off: off, sum: sum}
+}
+
+// Offset returns the offset of the next byte.
+func (w *Writer) Offset() int64 { return w.off + int64(w.n) }
 
 // Write implements [io.Writer].
 func (w *Writer) Write(p []byte) (n int, err error) {
@@ -44,9 +48,9 @@ func (w *Writer) Write(p []byte) (n int, err error) {
 
 // flush writes what was collected.
 func (w *Writer) flush() {
-	if w.n > 0 {
-		w.put(w.buf[:w.n])
+	if n := w.n; n > 0 {
 		w.n = 0
+		w.put(w.buf[:n])
 	}
 }
 
@@ -60,7 +64,9 @@ func (w *Writer) put(b []byte) {
 		_, err := w.f.WriteAt(b, w.off)
 		written <- err
 	}()
-	_, _ = w.sum.Write(b)
+	if w.sum != nil {
+		_, _ = w.sum.Write(b)
+	}
 	w.err = <-written
 	w.off += int64(len(b))
 }

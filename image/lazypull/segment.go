@@ -56,7 +56,7 @@ func (g *segment) passed() error {
 	g.mu.Lock()
 	f := g.file
 	g.mu.Unlock()
-	return g.have(g.source.store.Passed(g.d, f))
+	return g.have(g.source.store.OpenVerified(g.d, f))
 }
 
 // stored opens the segment in the store, which has all of it.

@@ -85,7 +85,7 @@ func (r *rig) reads(t *testing.T, a image.Arriving, off, n int) {
 }
 
 // write has the pull bring bytes, and the source know.
-func (r *rig) write(t *testing.T, p *store.Partial, b []byte) {
+func (r *rig) write(t *testing.T, p *store.Ingest, b []byte) {
 	t.Helper()
 	if _, err := p.Write(b); err != nil {
 		t.Fatal(err)
@@ -154,7 +154,13 @@ func TestSource(t *testing.T) {
 	if trusted(a) {
 		t.Error("it is taken for verified before it is")
 	}
-	if err := errors.Join(p.Verify(t.Context()), p.Place(t.Context()), r.source.Verified(r.segment)); err != nil {
+	if err := p.Verify(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Commit(t.Context(), r.segment.MediaType); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.source.Verified(r.segment); err != nil {
 		t.Fatal(err)
 	}
 	if root := os.Geteuid() == 0; trusted(a) != root {
@@ -254,14 +260,14 @@ func TestStored(t *testing.T) {
 }
 
 // partial is the segment on its way into the store, of which nothing has come.
-func (r *rig) partial(t *testing.T) *store.Partial {
+func (r *rig) partial(t *testing.T) *store.Ingest {
 	t.Helper()
 	op, err := r.store.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { op.Close() })
-	p, err := r.store.Partial(t.Context(), r.segment)
+	p, err := r.store.Resume(t.Context(), r.segment)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func damaging(f *fake, d ocispec.Descriptor, times int64) {
 func TestDeferred(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	_, d := pushed(t, f, "d:1", spec(1, 1, 2, 3))
+	_, d := pushed(t, f, "d:1", withSegments(1, 1, 2, 3))
 	s, filled := storetest.Open(t), make(chan struct{})
 	p := deferring(t, f, s, filled)
 	done := finish(t.Context(), p)
@@ -123,7 +123,7 @@ func TestDeferredDamage(t *testing.T) {
 	t.Parallel()
 	for _, times := range []int64{1, damageAttempts} {
 		f := newFake(t)
-		pushed(t, f, "d:1", spec(1, 1, 2, 3))
+		pushed(t, f, "d:1", withSegments(1, 1, 2, 3))
 		s, filled := storetest.Open(t), make(chan struct{})
 		p := deferring(t, f, s, filled)
 		bad := p.segments[1]
@@ -150,7 +150,7 @@ func TestDeferredDamage(t *testing.T) {
 func TestDeferredInterrupted(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	_, d := pushed(t, f, "d:1", spec(1, 1, 2, 3))
+	_, d := pushed(t, f, "d:1", withSegments(1, 1, 2, 3))
 	s := storetest.Open(t)
 	p := deferring(t, f, s, nil)
 	bad := p.segments[1]
@@ -178,8 +178,9 @@ func TestDeferredInterrupted(t *testing.T) {
 
 // No segment waits for long, also where others do not come: another process may want it, and have those.
 func TestDeferredForALittle(t *testing.T) {
+	t.Parallel()
 	f := newFake(t)
-	pushed(t, f, "d:1", spec(1, 1, 2, 3))
+	pushed(t, f, "d:1", withSegments(1, 1, 2, 3))
 	s := storetest.Open(t)
 	p := deferring(t, f, s, nil)
 	p.lazy.rest = 10 * time.Millisecond
@@ -210,7 +211,7 @@ func TestDeferredForALittle(t *testing.T) {
 // What goes past the page cache is hashed as it comes.
 func TestDeferredPastCache(t *testing.T) {
 	f := newFake(t)
-	pushed(t, f, "d:1", spec(1, 1, 2, 3, 4))
+	pushed(t, f, "d:1", withSegments(1, 1, 2, 3, 4))
 	s, filled := storetest.Open(t), make(chan struct{})
 	p := deferring(t, f, s, filled)
 	p.cached = false

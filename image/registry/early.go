@@ -38,7 +38,7 @@ func newEarly(ctx context.Context) *early {
 }
 
 // add takes in a part, and begins to bring it into the store: another process may have what this one waits for, and wait for this part.
-func (e *early) add(d ocispec.Descriptor, p *store.Partial) error {
+func (e *early) add(d ocispec.Descriptor, p *store.Ingest) error {
 	content, err := p.Content()
 	if err != nil {
 		return errors.Join(err, p.Close())
@@ -46,7 +46,10 @@ func (e *early) add(d ocispec.Descriptor, p *store.Partial) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.parts[d.Digest] = content
-	e.placing.Go(func() error { return errors.Join(p.Place(e.ctx), p.Close()) })
+	e.placing.Go(func() error {
+		_, err := p.Commit(e.ctx, d.MediaType)
+		return err
+	})
 	return nil
 }
 

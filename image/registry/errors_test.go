@@ -56,7 +56,7 @@ func TestTokenService(t *testing.T) {
 	for _, realm := range []string{"http://169.254.169.254/token", "http://10.1.2.3/token", "ftp://example.com/token"} {
 		f := newFake(t)
 		dockerConfig(t, auths(f, "alice", "right"))
-		src, d := pushed(t, f, "p:1", spec(1, 1))
+		src, d := pushed(t, f, "p:1", withSegments(1, 1))
 		f.fault = func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("WWW-Authenticate", fmt.Sprintf("Bearer realm=%q,service=s", realm))
 			refuse(w, http.StatusUnauthorized, "UNAUTHORIZED")
@@ -72,7 +72,7 @@ func TestTokenService(t *testing.T) {
 func TestBasicAuth(t *testing.T) {
 	f := newFake(t)
 	dockerConfig(t, "")
-	src, d := pushed(t, f, "p:1", spec(1, 1))
+	src, d := pushed(t, f, "p:1", withSegments(1, 1))
 	f.fault = basic
 	as := func(user, password string) Options {
 		o := fast()
@@ -180,7 +180,7 @@ func TestTokenAuth(t *testing.T) {
 	o := fast()
 	o.Username, o.Password = "alice", "right"
 	s := storetest.Open(t)
-	d := storetest.MustPut(t, s, f.ref("t:1"), spec(1, 1, 2, 3, 4, 5, 6))
+	d := storetest.MustPut(t, s, f.ref("t:1"), withSegments(1, 1, 2, 3, 4, 5, 6))
 	begin()
 	if err := Push(t.Context(), s, f.ref("t:1"), d, o); err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestUnreachable(t *testing.T) {
 	closed := l.Addr().String()
 	l.Close()
 	f := newFake(t)
-	_, d := pushed(t, f, "u:1", spec(1))
+	_, d := pushed(t, f, "u:1", withSegments(1))
 	// A request of one case may still be served in the next.
 	var current atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
 	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
@@ -262,7 +262,7 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := storetest.Open(t)
-	d := storetest.MustPut(t, s, f.ref("s:1"), spec(1, 1))
+	d := storetest.MustPut(t, s, f.ref("s:1"), withSegments(1, 1))
 	try := func(change func(*Options)) error {
 		o := fast()
 		change(&o)
@@ -324,7 +324,7 @@ func TestUploadStaysOnHost(t *testing.T) {
 		return r.Method == http.MethodPost
 	}
 	s := storetest.Open(t)
-	d := storetest.MustPut(t, s, f.ref("s:1"), spec(1))
+	d := storetest.MustPut(t, s, f.ref("s:1"), withSegments(1))
 	if err := Push(t.Context(), s, f.ref("s:1"), d, fast()); err == nil || reached.Load() {
 		t.Errorf("%v, reached %v", err, reached.Load())
 	}

@@ -237,7 +237,7 @@ func serve(w http.ResponseWriter, r *http.Request, data []byte, n int, _ error) 
 func TestPullDamaged(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	src, d := pushed(t, f, "d:1", spec(1, 1))
+	src, d := pushed(t, f, "d:1", withSegments(1, 1))
 	m := manifestOf(t, src, d)
 	for i, l := range append(m.Layers, m.Config) {
 		for name, change := range map[string]func([]byte) []byte{
@@ -309,7 +309,7 @@ func TestPullDisk(t *testing.T) {
 	}
 	defer unix.Unmount(root, unix.MNT_DETACH)
 	f := newFake(t)
-	pushed(t, f, "d:1", spec(1, 1))
+	pushed(t, f, "d:1", withSegments(1, 1))
 	s, err := store.Open(root)
 	if err == nil {
 		err = unix.Mount("", root, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
@@ -326,7 +326,7 @@ func TestPullDisk(t *testing.T) {
 func TestPullHostileManifest(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	src, d := pushed(t, f, "h:1", spec(1))
+	src, d := pushed(t, f, "h:1", withSegments(1))
 	good := manifestOf(t, src, d)
 	change := func(fn func(m *ocispec.Manifest)) []byte {
 		m := good
@@ -388,7 +388,7 @@ func TestPushDamaged(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	s := storetest.Open(t)
-	d := storetest.MustPut(t, s, f.ref("d:1"), spec(1, 1))
+	d := storetest.MustPut(t, s, f.ref("d:1"), withSegments(1, 1))
 	l := manifestOf(t, s, d).Layers[2]
 	path := filepath.Join(s.Layout(), "blobs", "sha256", l.Digest.Encoded())
 	data, _ := os.ReadFile(path)

@@ -16,38 +16,54 @@ import (
 // damageAttempts is how often a blob is fetched that arrives with another digest.
 const damageAttempts = 2
 
-// verified brings a blob, which is still to be placed into the store, going on where an earlier attempt of any process stopped; nil: the
-// store has it. What comes goes past the page cache.
-func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) (*store.Partial, error) {
-	p, err := resume(ctx, dst, d, t)
-	if err != nil || p == nil {
-		return nil, err
-	}
-	if err := r.complete(ctx, p, d, nil, t, damageAttempts); err != nil {
-		_ = p.Close() // err says more
-		return nil, err
-	}
-	return p, nil
+// how are options of [Puller.fetch]. The zero value writes past the page cache.
+type how struct {
+	source *lazypull.Source // learns which bytes have come; nil: no reader waits
+	cached bool             // write through the page cache
+	later  bool             // leave hashing to [store.Ingest.Verify]
 }
 
-// resume opens what an earlier attempt has left of a blob; nil: the store has it.
-func resume(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) (*store.Partial, error) {
-	p, err := dst.Partial(ctx, d)
+// fetch downloads a blob and verifies it, unless hashing comes later. It resumes an earlier attempt of any process. The caller commits the blob. nil: the store has it.
+func (p *Puller) fetch(ctx context.Context, d ocispec.Descriptor, t *tracker, how how) (_ *store.Ingest, err error) {
+	part, err := p.dst.Resume(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	if p == nil { // another process was faster
+	s := how.source
+	if part == nil { // another process was faster
 		t.have(d.Size)
-		return nil, nil
+		return nil, s.Stored(ctx, d)
 	}
-	t.there(p.Offset())
-	t.seek(p.Offset())
-	return p, nil
+	defer func() {
+		if err != nil {
+			_ = part.Close() // err says more
+		}
+	}()
+	t.there(part.Offset())
+	t.seek(part.Offset())
+	if how.cached {
+		part.ThroughCache()
+	}
+	if s != nil {
+		f, err := part.Content()
+		if err != nil {
+			return nil, err
+		}
+		s.Begin(d, f, part.Offset())
+	}
+	if how.later {
+		part.Defer()
+		return part, p.repo.fill(ctx, part, d, s, t)
+	}
+	if err := p.repo.complete(ctx, part, d, s, t, damageAttempts); err != nil {
+		return nil, err
+	}
+	return part, s.Verified(d)
 }
 
 // complete downloads the missing part of a blob and verifies the blob. It downloads all of a damaged blob again. After the first bad answer, which a proxy or a restarting registry
 // may have sent, it repeats the request once.
-func (r *repo) complete(ctx context.Context, p *store.Partial, d ocispec.Descriptor, s *lazypull.Source, t *tracker, attempts int) (err error) {
+func (r *repo) complete(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *lazypull.Source, t *tracker, attempts int) (err error) {
 	for asked := false; attempts > 0; attempts-- {
 		err = r.fill(ctx, p, d, s, t)
 		if !asked && errors.As(err, new(*AnswerError)) && ctx.Err() == nil && r.timing.pause(ctx, 0) == nil {
@@ -66,7 +82,7 @@ func (r *repo) complete(ctx context.Context, p *store.Partial, d ocispec.Descrip
 }
 
 // fill fetches what is missing: all of it at once, or with a source in parts, and without those that have come otherwise.
-func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor, s *lazypull.Source, t *tracker) error {
+func (r *repo) fill(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *lazypull.Source, t *tracker) error {
 	buf := direct.Lend()
 	defer direct.Return(buf)
 	inParts := s != nil
@@ -90,7 +106,7 @@ func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor,
 }
 
 // part takes what has come ahead of the rest, or makes one request for what follows, which is no more than comes in a moment.
-func (r *repo) part(ctx context.Context, p *store.Partial, d ocispec.Descriptor, s *lazypull.Source, buf []byte, t *tracker) error {
+func (r *repo) part(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *lazypull.Source, buf []byte, t *tracker) error {
 	off := p.Offset()
 	if n, err := s.Ahead(ctx, d, off, buf[:pieceAt(off, d.Size)]); n > 0 || err != nil {
 		if err == nil {
@@ -117,12 +133,12 @@ func (r *repo) part(ctx context.Context, p *store.Partial, d ocispec.Descriptor,
 }
 
 // rest makes a request for all that is missing.
-func (r *repo) rest(ctx context.Context, p *store.Partial, d ocispec.Descriptor, s *lazypull.Source, buf []byte, t *tracker) error {
+func (r *repo) rest(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *lazypull.Source, buf []byte, t *tracker) error {
 	return appendAll(p, &blobReader{ctx: ctx, repo: r, d: d, off: p.Offset(), end: d.Size, t: t}, d, s, buf)
 }
 
 // appendAll appends what b reads, and closes it. What has come before an error is kept.
-func appendAll(p *store.Partial, b *blobReader, d ocispec.Descriptor, s *lazypull.Source, buf []byte) error {
+func appendAll(p *store.Ingest, b *blobReader, d ocispec.Descriptor, s *lazypull.Source, buf []byte) error {
 	defer b.Close()
 	for p.Offset() < b.end {
 		n, err := io.ReadFull(b, buf[:pieceAt(p.Offset(), b.end)])

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/lazypull"
 	"github.com/cryo-project/cryo/image/store"
@@ -30,12 +31,23 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// Most tests wait for a registry most of the time.
+	// Most tests wait for a registry most of the time. Their stores are small and new, and on a disk making the files costs more than all else. The store's own tests use a disk.
 	flag.Parse()
-	if err := flag.Set("test.parallel", "8"); err != nil {
+	if err := flag.Set("test.parallel", "12"); err != nil {
 		panic(err)
 	}
+	if _, set := os.LookupEnv("TMPDIR"); !set && inMemory("/dev/shm") {
+		if err := os.Setenv("TMPDIR", "/dev/shm"); err != nil {
+			panic(err)
+		}
+	}
 	os.Exit(m.Run())
+}
+
+// inMemory reports whether a directory is in memory.
+func inMemory(dir string) bool {
+	var s unix.Statfs_t
+	return unix.Statfs(dir, &s) == nil && s.Type == unix.TMPFS_MAGIC
 }
 
 func transfer(what, root, ref string) error {

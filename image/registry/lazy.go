@@ -124,47 +124,17 @@ func (p *Puller) bring(ctx context.Context) error {
 func (p *Puller) hashesLater() bool { return p.cached && p.lazy != nil && !p.lazy.Source.Whole }
 
 // fetchSegment brings a segment; nil: the store has it.
-func (p *Puller) fetchSegment(ctx context.Context, d ocispec.Descriptor, t *tracker) (_ *store.Partial, err error) {
+func (p *Puller) fetchSegment(ctx context.Context, d ocispec.Descriptor, t *tracker) (*store.Ingest, error) {
 	leave, err := p.lazy.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	part, err := resume(ctx, p.dst, d, t)
-	if err != nil {
-		return nil, err
-	}
-	s := p.source()
-	if part == nil {
-		return nil, s.Stored(ctx, d)
-	}
-	defer func() {
-		if err != nil {
-			_ = part.Close() // err says more
-		}
-	}()
-	if p.cached {
-		part.ThroughCache()
-	}
-	if s != nil {
-		f, err := part.Content()
-		if err != nil {
-			return nil, err
-		}
-		s.Begin(d, f, part.Offset())
-	}
-	if p.hashesLater() {
-		part.Defer()
-		return part, p.repo.fill(ctx, part, d, s, t)
-	}
-	if err := p.repo.complete(ctx, part, d, s, t, damageAttempts); err != nil {
-		return nil, err
-	}
-	return part, s.Verified(d)
+	return p.fetch(ctx, d, t, how{source: p.source(), cached: p.cached, later: p.hashesLater()})
 }
 
 // keep makes a segment a blob of the store.
-func (p *Puller) keep(ctx context.Context, d ocispec.Descriptor, part *store.Partial, t *tracker) error {
+func (p *Puller) keep(ctx context.Context, d ocispec.Descriptor, part *store.Ingest, t *tracker) error {
 	if p.lazy != nil && p.cached {
 		if err := p.lazy.calm(ctx, !p.hashesLater()); err != nil {
 			return err
@@ -178,11 +148,12 @@ func (p *Puller) keep(ctx context.Context, d ocispec.Descriptor, part *store.Par
 			return err
 		}
 	}
-	return part.Place(ctx)
+	_, err := part.Commit(ctx, d.MediaType)
+	return err
 }
 
 // hash verifies what has come, and fetches it once more where it is damaged.
-func (p *Puller) hash(ctx context.Context, d ocispec.Descriptor, part *store.Partial, t *tracker) error {
+func (p *Puller) hash(ctx context.Context, d ocispec.Descriptor, part *store.Ingest, t *tracker) error {
 	select {
 	case p.lazy.hashing <- struct{}{}:
 	case <-ctx.Done():

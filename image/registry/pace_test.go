@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"reflect"
 	"slices"
@@ -18,57 +19,60 @@ import (
 // A puller that is held back fetches few segments at once, and names the snapshot when it is not held back any more.
 func TestPace(t *testing.T) {
 	for _, few := range []int{0, 1} {
-		f := newFake(t)
-		pushed(t, f, "p:1", spec(1, 1, 2, 3))
-		s := storetest.Open(t)
-		p := puller(t, s, f.ref("p:1"), fast())
-		if err := p.Settle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		f.forget()
-		all, let := make(chan struct{}), make(chan struct{})
-		var reading atomic.Int64
-		p.ThroughCache()
-		f.fault = func(http.ResponseWriter, *http.Request) bool {
-			reading.Add(1)
-			<-let
-			return false
-		}
-		p.Lazily(Lazy{Source: sourceOf(t, s, p), Head: few, Running: all, rest: 700 * time.Millisecond})
-		done := make(chan error, 1)
-		go func() { done <- p.Finish(t.Context()) }()
-		time.Sleep(100 * time.Millisecond)
-		if n := f.count("GET /v2/p/blobs/"); n != few || reading.Load() != int64(few) {
-			t.Errorf("%d segments are begun, and %d read, want %d", n, reading.Load(), few)
-		}
-		close(let)
-		time.Sleep(100 * time.Millisecond)
-		if n := f.count("GET /v2/p/blobs/"); n != 3*few {
-			t.Errorf("%d segments are fetched, one after the other, want %d", n, 3*few)
-		}
-		select {
-		case err := <-done:
-			t.Fatalf("it has ended: %v", err)
-		default:
-		}
-		if tags, err := s.Tags(t.Context()); len(tags) != 0 || err != nil {
-			t.Errorf("it has a name: %v, %v", tags, err)
-		}
-		wantThere(t, s, false, p.segments...) // the disk is left alone
-		close(all)
-		if err := <-done; err != nil || f.count("GET /v2/p/blobs/") != 3 {
-			t.Errorf("%v, and %d segments were fetched", err, f.count("GET /v2/p/blobs/"))
-		}
-		if _, err := s.Resolve(t.Context(), f.ref("p:1")); err != nil {
-			t.Error(err)
-		}
+		t.Run(fmt.Sprint(few), func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t)
+			pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
+			s := storetest.Open(t)
+			p := puller(t, s, f.ref("p:1"), fast())
+			if err := p.Settle(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			f.forget()
+			all, let := make(chan struct{}), make(chan struct{})
+			var reading atomic.Int64
+			p.ThroughCache()
+			f.fault = func(http.ResponseWriter, *http.Request) bool {
+				reading.Add(1)
+				<-let
+				return false
+			}
+			p.Lazily(Lazy{Source: sourceOf(t, s, p), Head: few, Running: all, rest: 700 * time.Millisecond})
+			done := make(chan error, 1)
+			go func() { done <- p.Finish(t.Context()) }()
+			time.Sleep(100 * time.Millisecond)
+			if n := f.count("GET /v2/p/blobs/"); n != few || reading.Load() != int64(few) {
+				t.Errorf("%d segments are begun, and %d read, want %d", n, reading.Load(), few)
+			}
+			close(let)
+			time.Sleep(100 * time.Millisecond)
+			if n := f.count("GET /v2/p/blobs/"); n != 3*few {
+				t.Errorf("%d segments are fetched, one after the other, want %d", n, 3*few)
+			}
+			select {
+			case err := <-done:
+				t.Fatalf("it has ended: %v", err)
+			default:
+			}
+			if tags, err := s.Tags(t.Context()); len(tags) != 0 || err != nil {
+				t.Errorf("it has a name: %v, %v", tags, err)
+			}
+			wantThere(t, s, false, p.segments...) // the disk is left alone
+			close(all)
+			if err := <-done; err != nil || f.count("GET /v2/p/blobs/") != 3 {
+				t.Errorf("%v, and %d segments were fetched", err, f.count("GET /v2/p/blobs/"))
+			}
+			if _, err := s.Resolve(t.Context(), f.ref("p:1")); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
 // What is wanted first is fetched first, though all are fetched at once: no more than the name is held back.
 func TestPaceFirst(t *testing.T) {
 	f := newFake(t)
-	_, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	_, d := pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 	s := storetest.Open(t)
 	o := fast()
 	o.Concurrency = 1
@@ -105,7 +109,7 @@ func TestPaceFirst(t *testing.T) {
 func TestPaceEnds(t *testing.T) {
 	for _, few := range []int{0, 1} {
 		f := newFake(t)
-		pushed(t, f, "p:1", spec(1, 1, 2, 3))
+		pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 		s := storetest.Open(t)
 		p := puller(t, s, f.ref("p:1"), fast())
 		ctx, cancel := context.WithCancel(t.Context())

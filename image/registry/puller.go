@@ -273,7 +273,7 @@ func (p *Puller) each(ctx context.Context, blobs []ocispec.Descriptor, most int,
 }
 
 func (p *Puller) fetchEarly(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
-	part, err := p.repo.verified(ctx, p.dst, d, t)
+	part, err := p.fetch(ctx, d, t, how{})
 	if err != nil || part == nil {
 		return err
 	}
@@ -301,9 +301,10 @@ func (p *Puller) fetchSpare(ctx context.Context, d ocispec.Descriptor, t *tracke
 			return nil
 		}
 	}
-	part, err := p.repo.verified(ctx, p.dst, d, t)
+	part, err := p.fetch(ctx, d, t, how{})
 	if err != nil || part == nil {
 		return err
 	}
-	return errors.Join(part.Place(ctx), part.Close())
+	_, err = part.Commit(ctx, d.MediaType)
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -41,7 +42,7 @@ func puller(t *testing.T, s *store.Store, ref string, o Options) *Puller {
 func TestPuller(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	src, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	src, d := pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 	m := manifestOf(t, src, d)
 	small, segments := append([]ocispec.Descriptor{d, m.Config}, m.Layers[:2]...), m.Layers[2:]
 	for _, wanted := range []bool{false, true} {
@@ -72,7 +73,7 @@ func TestPuller(t *testing.T) {
 			t.Errorf("tagged: %v", tags)
 		}
 		if !wanted {
-			if err := p.Abandon(); err != nil {
+			if err := abandon(p); err != nil {
 				t.Error(err)
 			}
 			if n := storetest.Count(t, s); n != 0 {
@@ -99,7 +100,7 @@ func TestPuller(t *testing.T) {
 func TestPullerWhole(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 	s := storetest.Open(t)
 	p := puller(t, s, f.ref("p:1"), fast())
 	running := make(chan struct{})
@@ -124,18 +125,25 @@ func TestPullerWhole(t *testing.T) {
 	}
 }
 
+// abandon abandons a puller while no process starts. A process that starts holds the locks of the store until its exec, and blobs are then collected later.
+func abandon(p *Puller) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return p.Abandon()
+}
+
 // Abandoning a snapshot whose small parts are on their way into the store leaves nothing of them there, nor beside it.
 func TestPullerAbandonsAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 	for range 20 {
 		s := storetest.Open(t)
 		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Abandon(); err != nil {
+		if err := abandon(p); err != nil {
 			t.Fatal(err)
 		}
 		left, err := filepath.Glob(filepath.Join(s.Root(), "partial", "*"))
@@ -149,7 +157,7 @@ func TestPullerAbandonsAtOnce(t *testing.T) {
 func TestPullerTwice(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 	s := storetest.Open(t)
 	for range 2 {
 		puller(t, s, f.ref("p:1"), fast())
@@ -176,13 +184,13 @@ func TestPullerTwice(t *testing.T) {
 func TestPullerAbandonsWhatIsNew(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	_, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	_, d := pushed(t, f, "p:1", withSegments(1, 1, 2, 3))
 	s := pulled(t, f, "p:1", d)
 	p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Abandon(); err != nil {
+	if err := abandon(p); err != nil {
 		t.Fatal(err)
 	}
 	if err := storetest.Check(t.Context(), s); err != nil {
@@ -194,7 +202,7 @@ func TestPullerAbandonsWhatIsNew(t *testing.T) {
 func TestLook(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	src, d := pushed(t, f, "p:1", spec(1, 2, 3))
+	src, d := pushed(t, f, "p:1", withSegments(1, 2, 3))
 	m := manifestOf(t, src, d)
 	left := m.Layers[2:]
 	s := storetest.Open(t)
@@ -217,7 +225,7 @@ func TestLook(t *testing.T) {
 	if _, err := p.CheckRest(t.Context()); !errdefs.IsDataLoss(err) {
 		t.Errorf("without a blob: %v", err)
 	}
-	if err := p.Abandon(); err != nil {
+	if err := abandon(p); err != nil {
 		t.Error(err)
 	}
 	wantThere(t, s, false, append([]ocispec.Descriptor{d, m.Config}, m.Layers...)...)

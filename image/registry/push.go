@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -19,6 +21,23 @@ func (r *repo) untagged() *repo {
 	u := *r
 	u.ref.Reference = ""
 	return &u
+}
+
+// put sends blobs and manifests in their order. subject is that of the manifests; nil: they have none.
+func (r *repo) put(ctx context.Context, sum *meter, subject *ocispec.Descriptor, all ...spec.Blob) error {
+	for _, b := range all {
+		var err error
+		if store.IsManifest(b.Descriptor.MediaType) {
+			err = r.putManifest(ctx, b.Descriptor, b.Data, subject)
+		} else {
+			open := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Data)), nil }
+			err = r.upload(ctx, source{d: b.Descriptor, open: open}, &tracker{m: sum})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // putManifest sends the manifest by digest, has it listed as a referrer of its subject, and names it last.

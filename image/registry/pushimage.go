@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/runnable"
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -25,7 +25,7 @@ type Base struct {
 	Open func(ctx context.Context, layer ocispec.Descriptor) (io.ReadCloser, error)
 	// Own are the image's configuration and manifest, and the index that the snapshot knows the image by, if it is one, with what else the index lists and is here. They come beside the snapshot, so that other hosts find the
 	// image there by its digest. What lists another one comes after that.
-	Own []runnable.Blob
+	Own []spec.Blob
 	// Close is called when nothing is read any more; it may be nil.
 	Close func()
 }
@@ -138,15 +138,8 @@ func (p *Pusher) putImage(ctx context.Context, desc ocispec.Descriptor) (ocispec
 		p.image.named.NoImage = err
 		return desc, nil
 	}
-	config := source{d: made.Config.Descriptor, open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(made.Config.Data)), nil }}
-	if err := p.repo.upload(ctx, config, &tracker{m: &meter{counts: p.o.Counts}}); err != nil {
+	if err := p.repo.untagged().put(ctx, &meter{counts: p.o.Counts}, nil, made.Config, made.Manifest, made.Index); err != nil {
 		return desc, err
-	}
-	untagged := p.repo.untagged()
-	for _, b := range []runnable.Blob{made.Manifest, made.Index} {
-		if err := untagged.putManifest(ctx, b.Descriptor, b.Data, nil); err != nil {
-			return desc, err
-		}
 	}
 	if err := p.putBase(ctx); err != nil {
 		return desc, err
@@ -159,13 +152,7 @@ func (p *Pusher) putImage(ctx context.Context, desc ocispec.Descriptor) (ocispec
 func (p *Pusher) putBase(ctx context.Context) error {
 	untagged := p.repo.untagged()
 	for _, b := range p.image.base.Own {
-		var err error
-		if store.IsManifest(b.Descriptor.MediaType) {
-			err = untagged.putManifest(ctx, b.Descriptor, b.Data, nil)
-		} else {
-			err = p.repo.upload(ctx, source{d: b.Descriptor, open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Data)), nil }}, &tracker{m: &meter{counts: &Counts{}}})
-		}
-		if err != nil && ctx.Err() != nil {
+		if err := untagged.put(ctx, &meter{}, nil, b); err != nil && ctx.Err() != nil {
 			return err
 		}
 	}

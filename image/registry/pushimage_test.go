@@ -316,7 +316,7 @@ func TestPushImageGivenUp(t *testing.T) {
 func TestPullHostileIndex(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	_, d := pushed(t, f, "h:1", spec(1))
+	_, d := pushed(t, f, "h:1", withSegments(1))
 	entry := ocispec.Descriptor{MediaType: d.MediaType, ArtifactType: image.ArtifactType, Digest: d.Digest, Size: d.Size}
 	with := func(change func(*ocispec.Descriptor)) ocispec.Descriptor {
 		e := entry

@@ -9,6 +9,10 @@
 //
 // Requests that fail for a reason that may pass (5xx, 429, cut and stalled connections) are repeated a bounded number of times
 // with growing pauses.
+//
+// Decision: pulls and pushes do not use oras-go's CopyGraph, which copies a known graph by one Fetch into one Push for each blob. A push starts before the manifest exists, and opens a
+// blob again for each attempt. A pull appends to an earlier attempt, fetches parts in the order in which a restored container needs them, and replaces damaged blobs of a snapshot whose
+// manifest is in the store. CopyGraph would be a second way for the few copies that need none of this.
 package registry
 
 import (

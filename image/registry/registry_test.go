@@ -24,7 +24,7 @@ var quick = timing{wait: time.Millisecond, maxWait: 5 * time.Millisecond, attemp
 
 func fast() Options { return Options{timing: quick, certs: "/nonexistent"} }
 
-func spec(seed uint64, segments ...uint64) storetest.Spec {
+func withSegments(seed uint64, segments ...uint64) storetest.Spec {
 	return storetest.Spec{Seed: seed, Segments: segments}
 }
 
@@ -62,7 +62,7 @@ func pulled(t *testing.T, f *fake, name string, want ocispec.Descriptor) *store.
 func TestPushPull(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	src, d := pushed(t, f, "a/b:1", spec(1, 1, 2, 2, 3)) // segment 2 twice: one blob
+	src, d := pushed(t, f, "a/b:1", withSegments(1, 1, 2, 2, 3)) // segment 2 twice: one blob
 	got, err := Resolve(t.Context(), f.ref("a/b:1"), fast())
 	if err != nil || got.Digest != d.Digest {
 		t.Errorf("Resolve: %v, %v", got, err)
@@ -80,7 +80,7 @@ func TestPushPull(t *testing.T) {
 		}
 	})
 	t.Run("what did not change is not sent", func(t *testing.T) {
-		d2 := storetest.MustPut(t, src, f.ref("a/b:2"), spec(2, 1, 2, 3, 4))
+		d2 := storetest.MustPut(t, src, f.ref("a/b:2"), withSegments(2, 1, 2, 3, 4))
 		f.forget()
 		if err := Push(t.Context(), src, f.ref("a/b:2"), d2, fast()); err != nil {
 			t.Fatal(err)
@@ -118,7 +118,7 @@ func TestProgress(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	s := storetest.Open(t)
-	d := storetest.MustPut(t, s, f.ref("p:1"), spec(1, 1, 2, 3))
+	d := storetest.MustPut(t, s, f.ref("p:1"), withSegments(1, 1, 2, 3))
 	var fails atomic.Int32
 	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/blobs/") && fails.Add(1) <= 3 {
@@ -197,6 +197,8 @@ func TestCancel(t *testing.T) {
 	f := newFake(t)
 	_, d := pushed(t, f, "c:1", storetest.Spec{Seed: 1, Segments: []uint64{1, 2}, Size: 1 << 20})
 	ctx, cancel := context.WithCancel(t.Context())
+	o := fast()
+	o.Counts = new(Counts)
 	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodGet || !strings.Contains(r.URL.Path, "/blobs/") || r.Header.Get("Range") != "" {
 			return false
@@ -209,14 +211,16 @@ func TestCancel(t *testing.T) {
 		}
 		w.Write(data[:500_000])
 		w.(http.Flusher).Flush()
-		time.Sleep(50 * time.Millisecond) // until it has been read
+		for deadline := time.Now().Add(quick.idle / 2); o.Counts.Moved() < 500_000 && time.Now().Before(deadline); { // until it has been read
+			time.Sleep(time.Millisecond)
+		}
 		cancel()
 		<-r.Context().Done()
 		return true
 	}
 	s := storetest.Open(t)
 	start := time.Now()
-	_, err := Pull(ctx, s, f.ref("c:1"), fast())
+	_, err := Pull(ctx, s, f.ref("c:1"), o)
 	if err == nil || ctx.Err() == nil || time.Since(start) > 5*time.Second {
 		t.Fatalf("%v after %v", err, time.Since(start))
 	}

@@ -1,11 +1,9 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -91,13 +89,7 @@ func (r *repo) putSignatures(ctx context.Context, all []signature.Attached, subj
 		if a.Err != nil {
 			continue
 		}
-		for _, b := range a.Blobs() {
-			s := source{d: b.Descriptor, open: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b.Data)), nil }}
-			if err := r.upload(ctx, s, &tracker{m: sum}); err != nil {
-				return fmt.Errorf("send signature: %w", err)
-			}
-		}
-		if err := r.putManifest(ctx, a.Manifest.Descriptor, a.Manifest.Data, &subject); err != nil {
+		if err := r.put(ctx, sum, &subject, append(a.Blobs(), a.Manifest)...); err != nil {
 			return fmt.Errorf("send signature: %w", err)
 		}
 	}

@@ -39,7 +39,7 @@ func TestSignatures(t *testing.T) {
 	f := newFake(t)
 	private, public := signaturetest.Key(t)
 	s, ctx := storetest.Open(t), t.Context()
-	d := storetest.MustPut(t, s, f.ref("a:1"), spec(1, 1, 2))
+	d := storetest.MustPut(t, s, f.ref("a:1"), withSegments(1, 1, 2))
 	if err := s.Attach(ctx, []signature.Attached{signaturetest.Sign(t, private, d, d)}); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestSignatures(t *testing.T) {
 func TestSignRegistry(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	_, d := pushed(t, f, "a:1", spec(1, 1))
+	_, d := pushed(t, f, "a:1", withSegments(1, 1))
 	private, public := signaturetest.Key(t)
 	for n := range 2 {
 		got, err := Sign(t.Context(), f.ref("a:1"), fast(), func(subject ocispec.Descriptor, have []signature.Attached) ([]signature.Attached, error) {
@@ -179,7 +179,7 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f = newFake(t)
-			_, d = pushed(t, f, "a:1", spec(1, 1))
+			_, d = pushed(t, f, "a:1", withSegments(1, 1))
 			test.set()
 			for _, required := range []bool{true, false} {
 				f.forget()

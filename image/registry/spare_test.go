@@ -13,7 +13,7 @@ import (
 func TestSpare(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	sp := spec(1, 1, 2)
+	sp := withSegments(1, 1, 2)
 	sp.RootFS = true
 	src, d := pushed(t, f, "p:1", sp)
 	layer := manifestOf(t, src, d).Layers[2]

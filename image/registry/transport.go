@@ -61,7 +61,10 @@ func (t timing) pause(ctx context.Context, n int) error {
 // firstContact is how often a refused connection is tried again where the host has never answered.
 const firstContact = 2
 
-// transport repeats requests that failed for a reason that may pass, but for uploads of blobs: what became of the first attempt must be asked first.
+// transport repeats requests that failed for a reason that may pass, but for uploads of blobs: what became of the first attempt must be asked first. No other code repeats a single request.
+// Decision: the loops above it stay apart, since each does more than to repeat. [repo.upload] first asks whether the registry has the blob by now. A [blobReader] asks for the missing
+// bytes, with a token that may be newer. [repo.manifest] and [repo.complete] start again after a wrong digest. One client that resumes all answers took 110 lines more, and oras-go
+// keeps bodies for another attempt only for its own client type.
 type transport struct {
 	again, once http.RoundTripper
 }

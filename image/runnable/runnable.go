@@ -20,6 +20,7 @@ import (
 	runtimespec "github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/image/spec/boundjson"
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
@@ -80,17 +81,11 @@ func (b *Base) ChainID() digest.Digest { return identity.ChainID(b.read.RootFS.D
 // Layers are those of the base image, lowest first.
 func (b *Base) Layers() []ocispec.Descriptor { return b.layers }
 
-// Blob is a part of an image.
-type Blob struct {
-	Descriptor ocispec.Descriptor
-	Data       []byte
-}
-
 // Image is an image with a snapshot. Its layers are those of the base image, and the snapshot's rootfs difference.
 type Image struct {
-	Config   Blob
-	Manifest Blob // its descriptor has the platform
-	Index    Blob // what the name stands for
+	Config   spec.Blob
+	Manifest spec.Blob // its descriptor has the platform
+	Index    spec.Blob // what the name stands for
 }
 
 // Check returns why no image can be made of a snapshot with this config, whatever its base image; nil: one can.
@@ -135,7 +130,7 @@ func (b *Base) Image(s *image.Snapshot) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the image's configuration: %w", err)
 	}
-	i := &Image{Config: blobOf(ocispec.MediaTypeImageConfig, config)}
+	i := &Image{Config: spec.BlobOf(ocispec.MediaTypeImageConfig, config)}
 	annotations := make(map[string]string)
 	for _, key := range []string{ocispec.AnnotationCreated, ocispec.AnnotationBaseImageName, ocispec.AnnotationBaseImageDigest} {
 		if value := s.Manifest.Annotations[key]; value != "" {
@@ -149,7 +144,7 @@ func (b *Base) Image(s *image.Snapshot) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the image's manifest: %w", err)
 	}
-	i.Manifest = blobOf(ocispec.MediaTypeImageManifest, manifest)
+	i.Manifest = spec.BlobOf(ocispec.MediaTypeImageManifest, manifest)
 	platform := b.platform(s)
 	i.Manifest.Descriptor.Platform = &platform
 	index, err := json.Marshal(ocispec.Index{
@@ -164,12 +159,8 @@ func (b *Base) Image(s *image.Snapshot) (*Image, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write the index: %w", err)
 	}
-	i.Index = blobOf(ocispec.MediaTypeImageIndex, index)
+	i.Index = spec.BlobOf(ocispec.MediaTypeImageIndex, index)
 	return i, nil
-}
-
-func blobOf(mediaType string, data []byte) Blob {
-	return Blob{ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}, data}
 }
 
 // platform is the base image's; of what that does not say, the host's that the snapshot was taken on.

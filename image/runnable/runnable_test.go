@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 var (
@@ -109,7 +110,7 @@ func TestDifference(t *testing.T) {
 	}
 }
 
-func parse[T any](t *testing.T, b Blob) (v T) {
+func parse[T any](t *testing.T, b spec.Blob) (v T) {
 	t.Helper()
 	if b.Descriptor.Digest != digest.FromBytes(b.Data) || b.Descriptor.Size != int64(len(b.Data)) {
 		t.Errorf("%s is described as %v", b.Data, b.Descriptor)

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/image/spec/boundjson"
 )
 
@@ -28,25 +29,19 @@ const annotationPredicate = "dev.sigstore.bundle.predicateType"
 
 // Attached is a signature as registries and stores keep it.
 type Attached struct {
-	Manifest Blob
-	Bundle   Blob
+	Manifest spec.Blob
+	Bundle   spec.Blob
 	Err      error // it is damaged: there may be no Bundle
 }
 
-// Blob is a part of a signature.
-type Blob struct {
-	Descriptor ocispec.Descriptor
-	Data       []byte
-}
-
 // Blobs are the parts that a registry or a store needs before the manifest.
-func (a Attached) Blobs() []Blob {
-	return []Blob{{ocispec.DescriptorEmptyJSON, ocispec.DescriptorEmptyJSON.Data}, a.Bundle}
+func (a Attached) Blobs() []spec.Blob {
+	return []spec.Blob{{Descriptor: ocispec.DescriptorEmptyJSON, Data: ocispec.DescriptorEmptyJSON.Data}, a.Bundle}
 }
 
 // Attach makes what hangs a bundle on a subject.
 func Attach(subject ocispec.Descriptor, bundle []byte, created time.Time) (Attached, error) {
-	a := Attached{Bundle: blobOf(MediaType, bundle)}
+	a := Attached{Bundle: spec.BlobOf(MediaType, bundle)}
 	config := ocispec.DescriptorEmptyJSON
 	config.Data = nil
 	data, err := json.Marshal(ocispec.Manifest{
@@ -65,13 +60,9 @@ func Attach(subject ocispec.Descriptor, bundle []byte, created time.Time) (Attac
 	if err != nil {
 		return a, fmt.Errorf("write the manifest of a signature: %w", err)
 	}
-	a.Manifest = blobOf(ocispec.MediaTypeImageManifest, data)
+	a.Manifest = spec.BlobOf(ocispec.MediaTypeImageManifest, data)
 	a.Manifest.Descriptor.ArtifactType = MediaType
 	return a, nil
-}
-
-func blobOf(mediaType string, data []byte) Blob {
-	return Blob{ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}, data}
 }
 
 // Add signs a subject as [Sign] and [Attach] do, unless the key is one of those that have signed it: then it gives none.
@@ -98,7 +89,7 @@ type Fetch func(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte,
 
 // Read fetches the signature of subject whose manifest is d. One that is damaged says so itself: it does not spoil others.
 func Read(ctx context.Context, fetch Fetch, d ocispec.Descriptor, subject digest.Digest) (Attached, error) {
-	a := Attached{Manifest: Blob{Descriptor: ocispec.Descriptor{MediaType: d.MediaType, ArtifactType: MediaType, Digest: d.Digest, Size: d.Size}}}
+	a := Attached{Manifest: spec.Blob{Descriptor: ocispec.Descriptor{MediaType: d.MediaType, ArtifactType: MediaType, Digest: d.Digest, Size: d.Size}}}
 	err := a.read(ctx, fetch, subject)
 	if errdefs.IsDataLoss(err) || errdefs.IsNotFound(err) {
 		a.Err, err = err, nil

@@ -249,12 +249,12 @@ func TestWork(t *testing.T) {
 	}
 }
 
-func TestPartial(t *testing.T) {
+func TestIngest(t *testing.T) {
 	s, ctx := storetest.Open(t), t.Context()
 	data := storetest.Bytes(5, 10000)
 	d := describe(data)
 	file := filepath.Join(s.Root(), "partial", d.Digest.Encoded())
-	p, err := s.Partial(ctx, d)
+	p, err := s.Resume(ctx, d)
 	if err != nil || p.Offset() != 0 {
 		t.Fatal(err)
 	}
@@ -263,7 +263,7 @@ func TestPartial(t *testing.T) {
 		t.Errorf("commit of a part: %v", err)
 	}
 	p.Close()
-	p, err = s.Partial(ctx, d)
+	p, err = s.Resume(ctx, d)
 	if err != nil || p.Offset() != 4000 {
 		t.Fatalf("offset %d, %v", p.Offset(), err)
 	}
@@ -279,7 +279,7 @@ func TestPartial(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Close()
-	if p, err := s.Partial(ctx, d); err != nil || p != nil {
+	if p, err := s.Resume(ctx, d); err != nil || p != nil {
 		t.Errorf("what is there: %v, %v", p, err)
 	}
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
@@ -291,7 +291,7 @@ func TestPartial(t *testing.T) {
 	// Longer than it may be, as after a change of what the file means: starts anew.
 	other := describe(data[:100])
 	os.WriteFile(filepath.Join(s.Root(), "partial", other.Digest.Encoded()), data, 0o600)
-	p, err = s.Partial(ctx, other)
+	p, err = s.Resume(ctx, other)
 	if err != nil || p.Offset() != 0 {
 		t.Fatalf("offset %d, %v", p.Offset(), err)
 	}

@@ -24,11 +24,29 @@ const (
 // AnnotationName is what containerd names an imported image by.
 const AnnotationName = "io.containerd.image.name"
 
-func emptyIndex() ocispec.Index {
+// LayoutFile returns the oci-layout of an OCI image layout.
+func LayoutFile() []byte {
+	return []byte(`{"imageLayoutVersion":"` + ocispec.ImageLayoutVersion + `"}`)
+}
+
+// CheckLayout reads the oci-layout of an OCI image layout, and returns an error unless it can be read here.
+func CheckLayout(data []byte) error {
+	var l ocispec.ImageLayout
+	if err := boundjson.Small.Unmarshal(data, &l); err != nil {
+		return err
+	}
+	if l.Version != ocispec.ImageLayoutVersion {
+		return fmt.Errorf("version %.40q, want %q", l.Version, ocispec.ImageLayoutVersion)
+	}
+	return nil
+}
+
+// NewIndex returns the index of an OCI image layout that holds entries.
+func NewIndex(entries ...ocispec.Descriptor) ocispec.Index {
 	return ocispec.Index{
 		Versioned: specs.Versioned{SchemaVersion: 2},
 		MediaType: ocispec.MediaTypeImageIndex,
-		Manifests: []ocispec.Descriptor{},
+		Manifests: append([]ocispec.Descriptor{}, entries...), // never null
 	}
 }
 

@@ -101,7 +101,7 @@ func (s *Store) rebuilt(ctx context.Context, i ocispec.Index) (ocispec.Index, er
 
 // rebuiltFromBlobs returns an index that names each snapshot by [LostName], and keeps every other blob: it cannot be known which of them the lost index needed.
 func (s *Store) rebuiltFromBlobs(ctx context.Context) (ocispec.Index, error) {
-	i := emptyIndex()
+	i := NewIndex()
 	c, err := s.contents(ctx)
 	if err != nil {
 		return i, err

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,7 +14,6 @@ import (
 	"oras.land/oras-go/v2/content"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/spec/boundjson"
 )
 
 var (
@@ -95,15 +93,11 @@ func (s *Store) create() error {
 	}
 	defer unlock()
 	if _, err := os.Lstat(filepath.Join(s.Layout(), ocispec.ImageIndexFile)); errors.Is(err, fs.ErrNotExist) {
-		if err := s.writeIndex(emptyIndex()); err != nil {
+		if err := s.writeIndex(NewIndex()); err != nil {
 			return err
 		}
 	}
-	layout, err := json.Marshal(ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
-	if err != nil {
-		return err
-	}
-	if err := ReplaceFile(filepath.Join(s.Layout(), ocispec.ImageLayoutFile), Bytes(layout)); err != nil {
+	if err := ReplaceFile(filepath.Join(s.Layout(), ocispec.ImageLayoutFile), Bytes(LayoutFile())); err != nil {
 		return err
 	}
 	// A new directory is there after a power failure when the one that it is in was synced.
@@ -117,12 +111,8 @@ func (s *Store) checkLayout() error {
 	if err != nil {
 		return err
 	}
-	var l ocispec.ImageLayout
-	if err := boundjson.Small.Unmarshal(data, &l); err != nil {
+	if err := CheckLayout(data); err != nil {
 		return &CorruptError{What: path, Err: err}
-	}
-	if l.Version != ocispec.ImageLayoutVersion {
-		return &CorruptError{What: path, Err: fmt.Errorf("layout version %q, want %q", l.Version, ocispec.ImageLayoutVersion)}
 	}
 	return nil
 }

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -112,12 +111,12 @@ func (s *Store) whole(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	}
 	file := direct.New(f)
 	defer file.Close()
-	h, n := sha256.New(), int64(0)
-	switch err := hashFile(ctx, file, h, &n); {
+	all := newSum()
+	switch err := all.add(ctx, file); {
 	case errors.Is(err, unix.EIO):
 		return false, nil
 	case err != nil:
 		return false, err
 	}
-	return n == d.Size && digest.NewDigest(digest.SHA256, h) == d.Digest, nil
+	return all.of(d), nil
 }

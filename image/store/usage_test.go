@@ -85,7 +85,7 @@ func abandoned(t *testing.T, s *store.Store) ocispec.Descriptor {
 		t.Fatal(err)
 	}
 	defer op.Close()
-	p, err := s.Partial(t.Context(), d)
+	p, err := s.Resume(t.Context(), d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,8 +130,8 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// TestPartialExpires keeps an interrupted pull for a week, or as long as it is told.
-func TestPartialExpires(t *testing.T) {
+// TestIngestExpires keeps an interrupted pull for a week, or as long as it is told.
+func TestIngestExpires(t *testing.T) {
 	const day = 24 * time.Hour
 	for _, c := range []struct {
 		keep, age time.Duration
@@ -157,8 +157,8 @@ func TestPartialExpires(t *testing.T) {
 	}
 }
 
-// TestPartialIsBack has an interrupted pull's file there again though its blob is, as after a power failure.
-func TestPartialIsBack(t *testing.T) {
+// TestIngestIsBack has an interrupted pull's file there again though its blob is, as after a power failure.
+func TestIngestIsBack(t *testing.T) {
 	s := storetest.Open(t)
 	name := abandoned(t, s).Digest.Encoded()
 	part := filepath.Join(s.Root(), "partial", name)

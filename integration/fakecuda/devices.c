@@ -3,43 +3,49 @@
 #include "fakeapp.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define CHUNK (256 * 1024)
 
 static CUdeviceptr memory[MAX_DEVICES][MAX_BLOCKS];
 
-// word is the pattern; mixed as in splitmix64 (Steele, Lea, Flood 2014), so that no page is like another.
-static uint64_t word(int device, size_t i)
+// pattern writes words of the pattern from number first on, four at once. No page is like another.
+static void pattern(uint64_t words[CHUNK / 8], int device, size_t first)
 {
-	uint64_t x = (key << 48 ^ (uint64_t)number << 40 ^ (uint64_t)device << 32) + i * UINT64_C(0x9e3779b97f4a7c15);
+	typedef uint64_t four __attribute__((vector_size(32)));
+	const uint64_t step = UINT64_C(0x9e3779b97f4a7c15); // of splitmix64 (Steele, Lea, Flood 2014)
+	const uint64_t begin = (key << 48 ^ (uint64_t)number << 40 ^ (uint64_t)device << 32) + first * step;
+	four x = {begin, begin + step, begin + 2 * step, begin + 3 * step};
 
-	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
-	return x ^ x >> 31;
+	for (size_t i = 0; i < CHUNK / 8; i += 4, x += 4 * step) {
+		four y = x ^ x >> 29;
+
+		y += y << 19;
+		y ^= y >> 32;
+		memcpy(words + i, &y, sizeof(y));
+	}
 }
 
 // over_block is devices_over for one allocation, of which words begin at number first. A blank one is zero.
 static int over_block(int device, CUdeviceptr block, size_t all, size_t first, int write, int blank)
 {
-	static uint64_t buffer[CHUNK / 8];
+	static uint64_t want[CHUNK / 8], got[CHUNK / 8];
 
+	if (blank)
+		memset(want, 0, CHUNK);
 	for (size_t done = 0; done < all; done += CHUNK) {
-		CUresult r = CUDA_SUCCESS;
+		CUresult r;
 
-		if (!write)
-			r = cuda.cuMemcpyDtoH_v2(buffer, block + done, CHUNK);
-		for (size_t i = 0; i < CHUNK / 8; i++) {
-			uint64_t want = blank ? 0 : word(device, first + done / 8 + i);
-
-			if (write)
-				buffer[i] = want;
-			else if (r == CUDA_SUCCESS && buffer[i] != want)
-				return -1;
-		}
+		if (!blank)
+			pattern(want, device, first + done / 8);
 		if (write)
-			r = cuda.cuMemcpyHtoD_v2(block + done, buffer, CHUNK);
+			r = cuda.cuMemcpyHtoD_v2(block + done, want, CHUNK);
+		else
+			r = cuda.cuMemcpyDtoH_v2(got, block + done, CHUNK);
 		if (r != CUDA_SUCCESS)
 			return r;
+		if (!write && memcmp(got, want, CHUNK))
+			return -1;
 	}
 	return 0;
 }

@@ -150,7 +150,7 @@ static void *attend(void *unused)
 {
 	(void)unused;
 	prctl(PR_SET_NAME, RESTORE_THREAD);
-	for (;; sleep_ms(1)) {
+	for (;; sleep_ms(2)) {
 		unsigned asked = __atomic_load_n(&control.asked, __ATOMIC_ACQUIRE);
 		struct request request;
 

@@ -27,6 +27,9 @@ static struct allocation {
 } allocations[4096];
 #define ALLOCATIONS (sizeof(allocations) / sizeof(*allocations))
 
+// end is behind the last allocation that was ever used. Each call searches up to it.
+static struct allocation *end = allocations;
+
 // held is a Landlock ruleset, which stands for the real driver's device files: CRIU refuses to dump it, and cryo knows nothing of it. It is open while there are files.
 // Where the container has NODE and MAPPED, device nodes too are open and mapped then. As with the real driver a checkpoint takes all of them from this process, and none from its children, which have inherited the nodes.
 #define NODE "/dev/nvidia-modeset"
@@ -114,6 +117,8 @@ CUresult memory_alloc(CUcontext context, int device, size_t bytes, int managed, 
 		return CUDA_ERROR_INVALID_VALUE;
 	if (bytes > SIZE_MAX / 2)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (a == end)
+		end++;
 	a->asked = bytes;
 	bytes = (bytes + 4095) & ~(size_t)4095;
 	if (!held_open())
@@ -150,7 +155,7 @@ static void drop(struct allocation *a)
 
 static struct allocation *begins(CUdeviceptr pointer)
 {
-	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++)
+	for (struct allocation *a = allocations; a < end; a++)
 		if (a->address && (CUdeviceptr)a->address == pointer)
 			return a;
 	return NULL;
@@ -196,7 +201,7 @@ CUresult memory_borrow(CUcontext context, const CUipcMemHandle *handle, CUdevice
 		return CUDA_ERROR_INVALID_VALUE;
 	if (l.pid == getpid())
 		return CUDA_ERROR_INVALID_CONTEXT;
-	for (; a < allocations + ALLOCATIONS; a++) {
+	for (; a < end; a++) {
 		if (!a->address && !place)
 			place = a;
 		if (a->address && a->opened && a->context == context && !strcmp(a->name, l.name)) {
@@ -205,9 +210,9 @@ CUresult memory_borrow(CUcontext context, const CUipcMemHandle *handle, CUdevice
 			return CUDA_SUCCESS;
 		}
 	}
-	if (!place)
+	if (!place && end == allocations + ALLOCATIONS)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	a = place;
+	a = place ? place : end++;
 	for (a->device = 0; a->device < devices_count && memcmp(&devices[a->device].uuid, &l.device, sizeof(l.device)); a->device++)
 		;
 	if (a->device == devices_count)
@@ -254,7 +259,7 @@ int memory_opened(CUdeviceptr base)
 
 int memory_has_opened(void)
 {
-	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++)
+	for (struct allocation *a = allocations; a < end; a++)
 		if (a->address && a->opened)
 			return 1;
 	return 0;
@@ -262,7 +267,7 @@ int memory_has_opened(void)
 
 void memory_free_all(CUcontext context)
 {
-	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++)
+	for (struct allocation *a = allocations; a < end; a++)
 		if (a->address && a->context == context)
 			drop(a);
 }
@@ -271,14 +276,14 @@ size_t memory_bytes(void)
 {
 	size_t bytes = 0;
 
-	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++)
+	for (struct allocation *a = allocations; a < end; a++)
 		bytes += a->address ? a->bytes : 0;
 	return bytes;
 }
 
 int memory_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, CUcontext *context, int *device)
 {
-	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++) {
+	for (struct allocation *a = allocations; a < end; a++) {
 		CUdeviceptr start = (CUdeviceptr)a->address;
 
 		if (!a->address || pointer < start || pointer - start >= a->asked)
@@ -301,7 +306,7 @@ struct marks marks_new(void)
 
 struct marks *memory_marks(CUdeviceptr pointer)
 {
-	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++)
+	for (struct allocation *a = allocations; a < end; a++)
 		if (a->address && pointer >= (CUdeviceptr)a->address && pointer - (CUdeviceptr)a->address < a->asked)
 			return &a->marks;
 	return NULL;
@@ -309,7 +314,7 @@ struct marks *memory_marks(CUdeviceptr pointer)
 
 int memory_holds(CUdeviceptr pointer, size_t bytes)
 {
-	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++) {
+	for (struct allocation *a = allocations; a < end; a++) {
 		CUdeviceptr start = (CUdeviceptr)a->address;
 
 		if (a->address && pointer >= start && bytes <= a->asked && pointer - start <= a->asked - bytes)
@@ -320,7 +325,7 @@ int memory_holds(CUdeviceptr pointer, size_t bytes)
 
 int memory_is_managed(void)
 {
-	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++)
+	for (struct allocation *a = allocations; a < end; a++)
 		if (a->address && a->managed)
 			return 1;
 	return 0;
@@ -343,7 +348,7 @@ static CUresult move(struct allocation *a, int flags, int fd)
 
 CUresult memory_save(void)
 {
-	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++) {
+	for (struct allocation *a = allocations; a < end; a++) {
 		CUresult r;
 
 		if (!a->address)
@@ -432,7 +437,7 @@ CUresult memory_load(const CUcheckpointGpuPair *pairs, unsigned count)
 
 void memory_forget(void)
 {
-	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++) {
+	for (struct allocation *a = allocations; a < end; a++) {
 		if (!a->address)
 			continue;
 		munmap(a->address, a->bytes);

@@ -15,10 +15,10 @@ unsigned long long storm_rounds(void) { return __atomic_load_n(&rounds, __ATOMIC
 
 #define SPAN (64 * 1024)
 
-// round_of allocates, writes, copies, compares and frees. Every third allocation is a small one.
+// round_of allocates, writes, copies, compares and frees. Every third allocation is small, and every fifth of the others has several pieces.
 static void round_of(unsigned seed)
 {
-	size_t bytes = seed % 3 ? (size_t)(2 + seed % 5) << 20 : SPAN * 2;
+	size_t bytes = seed % 3 ? (size_t)(seed % 5 ? 2 : 6) << 20 : SPAN * 2;
 	static __thread unsigned char sent[SPAN], got[SPAN];
 	void *arguments[] = {&(unsigned){seed % 2}};
 	CUdeviceptr memory;
@@ -44,8 +44,11 @@ static void *storm(void *number)
 
 	must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(context));
 	for (;; seed++) {
+		struct timespec pause = {0, seed % 4 * 1000000L}; // so that threads are stopped outside of calls, too
+
 		round_of(seed);
 		__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
+		nanosleep(&pause, NULL);
 	}
 	return NULL;
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/runnable"
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/image/spec/boundjson"
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -70,7 +71,7 @@ type finder struct {
 // found is the base image of a snapshot, and what of it is no layer: see [registry.Base.Own].
 type found struct {
 	base *runnable.Base
-	own  []runnable.Blob
+	own  []spec.Blob
 }
 
 // local finds the image in containerd, in the namespace of ctx or that of the snapshot's container, and where its content is.
@@ -188,7 +189,7 @@ func (f *finder) find(ctx context.Context, from image.Fetcher, d ocispec.Descrip
 		base, err := f.read(ctx, from, e)
 		if err == nil {
 			base.own = append(base.own, beside(ctx, from, index, e)...)
-			base.own = append(base.own, runnable.Blob{Descriptor: d, Data: data})
+			base.own = append(base.own, spec.Blob{Descriptor: d, Data: data})
 			return base, nil
 		}
 		failed = append(failed, err)
@@ -217,11 +218,11 @@ func (f *finder) read(ctx context.Context, from image.Fetcher, d ocispec.Descrip
 	if got, want := base.ChainID(), f.config.Container.ChainID; got != want {
 		return nil, fmt.Errorf("the layers of %s have the chain ID %s, and the snapshot stands on %s: %w", d.Digest, got, want, errdefs.ErrFailedPrecondition)
 	}
-	return &found{base, []runnable.Blob{{Descriptor: m.Config, Data: config}, {Descriptor: d, Data: manifest}}}, nil
+	return &found{base, []spec.Blob{{Descriptor: m.Config, Data: config}, {Descriptor: d, Data: manifest}}}, nil
 }
 
 // beside reads what an index lists besides the image of, if containerd has all of it and it is small: such as what a builder says of how it made the image. A registry takes no index without that.
-func beside(ctx context.Context, from image.Fetcher, index ocispec.Index, of ocispec.Descriptor) (all []runnable.Blob) {
+func beside(ctx context.Context, from image.Fetcher, index ocispec.Index, of ocispec.Descriptor) (all []spec.Blob) {
 	const most = 4 << 20
 	if _, here := from.(Content); !here {
 		return nil
@@ -247,9 +248,9 @@ func beside(ctx context.Context, from image.Fetcher, index ocispec.Index, of oci
 			if err != nil {
 				return nil
 			}
-			all = append(all, runnable.Blob{Descriptor: d, Data: blob})
+			all = append(all, spec.Blob{Descriptor: d, Data: blob})
 		}
-		all = append(all, runnable.Blob{Descriptor: e, Data: data})
+		all = append(all, spec.Blob{Descriptor: e, Data: data})
 	}
 	return all
 }

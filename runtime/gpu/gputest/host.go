@@ -100,6 +100,7 @@ func New(t testing.TB, sizes ...int) *Host {
 	t.Helper()
 	Need(t)
 	h := &Host{t: t, Dir: filepath.Join(t.TempDir(), "gpu")}
+	memory(t, h.Dir)
 	number := hosts.Add(1)
 	var list strings.Builder
 	for i, size := range sizes {
@@ -111,6 +112,18 @@ func New(t testing.TB, sizes ...int) *Host {
 	h.Write("devices", list.String())
 	h.Order()
 	return h
+}
+
+// memory mounts a tmpfs with huge pages at dir. The files there are device memory, which tests fill, compare and free all the time. If it cannot be mounted, they lie on the disk, and
+// tests take longer.
+func memory(t testing.TB, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if unix.Mount("gputest", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,huge=always") == nil {
+		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }) // else the next boot does it
+	}
 }
 
 // Write writes a file of the fake driver's.

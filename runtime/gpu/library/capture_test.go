@@ -10,6 +10,7 @@ import (
 
 // TestCaptureKeepsGateOpen asks for a hand-over while a stream is being captured: neither the capture nor the program suffers.
 func TestCaptureKeepsGateOpen(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"0", "1", "2"} {
 		for _, bind := range []string{"direct", "dlsym", "proc"} {
 			t.Run(mode+" "+bind, func(t *testing.T) {

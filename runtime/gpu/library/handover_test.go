@@ -14,6 +14,7 @@ import (
 
 // TestHandOver hands everything over and takes it back, with calls bound in each of the ways that programs do.
 func TestHandOver(t *testing.T) {
+	t.Parallel()
 	for _, bind := range []string{"direct", "dlsym", "proc"} {
 		t.Run(bind, func(t *testing.T) {
 			r := newRig(t, 64, 64)

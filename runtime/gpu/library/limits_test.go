@@ -10,9 +10,9 @@ import (
 )
 
 // A device of a program with localMemory has local memory for the stacks of so many threads in each context.
-const localThreads = 4096
+const localThreads = 1024
 
-var localMemory = []string{"FAKECUDA_LOCAL_THREADS=4096"}
+var localMemory = []string{"FAKECUDA_LOCAL_THREADS=1024"}
 
 // lowered is the limit around the driver's checkpoint, bytes.
 const lowered = 256
@@ -134,10 +134,10 @@ func TestLimitNotSetBack(t *testing.T) {
 
 // TestLimitNoRoom has somebody else take the room that a context's local memory had: memory is not attached before there is some.
 func TestLimitNoRoom(t *testing.T) {
-	r := newRig(t, 64)
+	r := newRig(t, 44)
 	r.Env = append(r.Env, localMemory...)
 	a := r.run("--blocks", "9")
-	a.Does("limit 0 8192") // 32 MiB
+	a.Does("limit 0 8192") // 8 MiB
 	pieces, files := a.take()
 	other := r.run("--blocks", "30")
 	p, _ := a.dial()
@@ -156,8 +156,9 @@ func TestLimitNoRoom(t *testing.T) {
 func TestLimitLoweredLate(t *testing.T) {
 	r := newRig(t, 256)
 	r.Env = append(r.Env, localMemory...)
+	r.hasten()
 	a := r.run("--blocks", "5")
-	r.Order("cuCtxGetLimit * delay 5500")
+	r.Order("cuCtxGetLimit * delay 7500")
 	pieces, files := a.take()
 	a.back(pieces, files)
 	time.Sleep(time.Second) // what was not waited for would come now
@@ -169,13 +170,14 @@ func TestLimitLoweredLate(t *testing.T) {
 func TestLimitSetBackLate(t *testing.T) {
 	r := newRig(t, 256)
 	r.Env = append(r.Env, localMemory...)
+	r.hasten()
 	a := r.run("--blocks", "5")
 	pieces, files := a.take()
-	r.Order("cuCtxSetLimit * delay 6000")
+	r.Order("cuCtxSetLimit * delay 7500")
 	p, _ := a.dial()
 	var call *driver.CallError
 	begin := time.Now()
-	if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != notReady || time.Since(begin) > 6*time.Second {
+	if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != notReady || time.Since(begin) > 7500*time.Millisecond/haste {
 		t.Fatal(err, time.Since(begin))
 	}
 	a.Must(p.HangUp())

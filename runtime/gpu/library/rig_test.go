@@ -17,10 +17,10 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/gputest"
 )
 
-// Most tests wait most of the time, so that some run side by side. With more, programs that call the driver all the time cost more than they wait.
+// Most tests wait most of the time, so that some run side by side.
 func TestMain(m *testing.M) {
 	flag.Parse()
-	if err := errors.Join(flag.Set("test.parallel", "6"), os.Setenv(TestDriver, "1")); err != nil {
+	if err := errors.Join(flag.Set("test.parallel", "12"), os.Setenv(TestDriver, "1")); err != nil {
 		panic(err)
 	}
 	os.Exit(m.Run())
@@ -60,6 +60,38 @@ type app struct {
 func (r *rig) run(flags ...string) *app {
 	r.t.Helper()
 	return &app{App: r.Run(flags...), rig: r, t: r.t}
+}
+
+// haste is how many times faster time passes for programs after [rig.hasten].
+const haste = 5
+
+// hasten makes time pass faster for programs that start later, for tests in which the library waits some seconds before it gives up.
+func (r *rig) hasten() {
+	r.t.Helper()
+	path := compile(r.t, r.t.TempDir(), "haste.so", `
+#define _GNU_SOURCE
+#include <poll.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+	int r = syscall(SYS_clock_gettime, clock, t);
+	if (clock == CLOCK_MONOTONIC) {
+		int64_t ns = (t->tv_sec * INT64_C(1000000000) + t->tv_nsec) * HASTE;
+		*t = (struct timespec){ns / 1000000000, ns % 1000000000};
+	}
+	return r;
+}
+int nanosleep(const struct timespec *t, struct timespec *left)
+{
+	int64_t ns = (t->tv_sec * INT64_C(1000000000) + t->tv_nsec) / HASTE;
+	return syscall(SYS_nanosleep, &(struct timespec){ns / 1000000000, ns % 1000000000}, left);
+}
+int poll(struct pollfd *files, nfds_t n, int ms) { return syscall(SYS_poll, files, n, ms > 0 ? (ms + HASTE - 1) / HASTE : ms); }
+`, "-shared", "-fPIC", fmt.Sprintf("-DHASTE=%d", haste))
+	r.Env = append(r.Env, "LD_PRELOAD="+path+":"+libraryPath)
 }
 
 // works fails the test unless all device memory can be reached and is as it was.

@@ -21,7 +21,7 @@ import (
 )
 
 // What goes through the page cache is found damaged, begun anew, interrupted and resumed, and read while it grows, as what goes past it.
-func TestPartialThroughCache(t *testing.T) {
+func TestIngestThroughCache(t *testing.T) {
 	s := storetest.Open(t)
 	op, err := s.Begin(t.Context())
 	if err != nil {
@@ -31,16 +31,16 @@ func TestPartialThroughCache(t *testing.T) {
 	const size = 3<<20 + 5
 	data := storetest.Bytes(1, size)
 	d := ocispec.Descriptor{Digest: digest.FromBytes(data), Size: size}
-	open := func() *store.Partial {
+	open := func() *store.Ingest {
 		t.Helper()
-		p, err := s.Partial(t.Context(), d)
+		p, err := s.Resume(t.Context(), d)
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.ThroughCache()
 		return p
 	}
-	write := func(p *store.Partial, b []byte) {
+	write := func(p *store.Ingest, b []byte) {
 		t.Helper()
 		for len(b) > 0 {
 			n, err := p.Write(b[:min(len(b), 1<<20)])
@@ -87,7 +87,7 @@ func TestPartialThroughCache(t *testing.T) {
 }
 
 // What is hashed later is what the file has then, with what was hashed before, and damage is found as ever. What is begun anew is hashed as it comes.
-func TestPartialDefer(t *testing.T) {
+func TestIngestDefer(t *testing.T) {
 	s := storetest.Open(t)
 	op, err := s.Begin(t.Context())
 	if err != nil {
@@ -97,7 +97,7 @@ func TestPartialDefer(t *testing.T) {
 	const size = 2<<20 + 77
 	data := storetest.Bytes(1, size)
 	d := ocispec.Descriptor{Digest: digest.FromBytes(data), Size: size}
-	p, err := s.Partial(t.Context(), d)
+	p, err := s.Resume(t.Context(), d)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestPartialDefer(t *testing.T) {
 			}
 		}
 		f.Close()
-		if err := p.Place(t.Context()); !errdefs.IsDataLoss(err) {
+		if _, err := p.Commit(t.Context(), ""); !errdefs.IsDataLoss(err) {
 			t.Errorf("%s: it is placed without having been verified, %v", name, err)
 		}
 		if err := p.Verify(t.Context()); (err == nil) != test.want {
@@ -170,9 +170,9 @@ func TestPartialDefer(t *testing.T) {
 	}
 }
 
-// BenchmarkPartial writes four downloads side by side, past the page cache and through it, until they can be read and until they are in the
+// BenchmarkIngest writes four downloads side by side, past the page cache and through it, until they can be read and until they are in the
 // store for good.
-func BenchmarkPartial(b *testing.B) {
+func BenchmarkIngest(b *testing.B) {
 	const size, piece, files = 128 << 20, 1 << 20, 4
 	data := storetest.Bytes(1, piece)
 	h := sha256.New()
@@ -217,7 +217,7 @@ func download(ctx context.Context, s *store.Store, d ocispec.Descriptor, cached 
 		return err
 	}
 	defer op.Close()
-	p, err := s.Partial(ctx, d)
+	p, err := s.Resume(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -237,9 +237,10 @@ func download(ctx context.Context, s *store.Store, d ocispec.Descriptor, cached 
 }
 
 // commit makes a download a blob of the store, if it is one.
-func commit(ctx context.Context, p *store.Partial) error {
+func commit(ctx context.Context, p *store.Ingest) error {
 	if err := p.Verify(ctx); err != nil {
 		return err
 	}
-	return p.Place(ctx)
+	_, err := p.Commit(ctx, "")
+	return err
 }
