@@ -13,7 +13,7 @@ const (
 	ArtifactType = "application/vnd.cryo.snapshot.v1"
 	// MediaTypeConfig is the config blob: [Config] as JSON.
 	MediaTypeConfig = "application/vnd.cryo.snapshot.config.v1+json"
-	// MediaTypeIndex is the memory map, see package image/index.
+	// MediaTypeIndex is the memory map, see package image/format.
 	MediaTypeIndex = "application/vnd.cryo.snapshot.index.v1+zstd"
 	// MediaTypeCRIU holds CRIU's images, everything but pages.
 	MediaTypeCRIU = "application/vnd.cryo.snapshot.criu.v1.tar+zstd"
@@ -33,7 +33,7 @@ type Config struct {
 	Container Container `json:"container"`
 	// Spec is the OCI runtime specification the container was created with, before any injection by the host.
 	Spec json.RawMessage `json:"spec"`
-	// Host is the host the snapshot was taken on; package image/fit compares it with another.
+	// Host is the host the snapshot was taken on; package runtime/host compares it with another.
 	Host    Host    `json:"host"`
 	Process Options `json:"options"`
 	Memory  Memory  `json:"memory"`

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/cryo-project/cryo/image/spec/boundjson"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // Limits of what a config lists. A config of 16 MiB may list millions of things that have no length, and each costs memory.
@@ -23,8 +23,8 @@ const (
 
 // The limits of a config, which has more values than the processes make whose images a snapshot may have, and of the runtime specification in it.
 var (
-	configLimits = boundjson.Limits{Bytes: maxConfig, Values: 1 << 19, Depth: 64}
-	specLimits   = boundjson.Limits{Values: 1 << 17, Depth: 64}
+	configLimits = format.JSONLimits{Bytes: maxConfig, Values: 1 << 19, Depth: 64}
+	specLimits   = format.JSONLimits{Values: 1 << 17, Depth: 64}
 )
 
 // checkNumbers returns an error if a config within its limits lists more than a reader takes.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/pages"
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // maxCRIUFiles bounds the images of a snapshot. A process has six and a further thread one: these are those of 1,300 processes, or of 8,000 threads. Each is a
@@ -30,7 +30,7 @@ func writeCRIU(ctx context.Context, w io.Writer, dir string) error {
 	tw := tar.NewWriter(w)
 	n := 0
 	for _, e := range entries {
-		if name := e.Name(); !e.Type().IsRegular() || pages.IsFileName(name) || strings.HasSuffix(name, ".log") {
+		if name := e.Name(); !e.Type().IsRegular() || format.IsPagesFileName(name) || strings.HasSuffix(name, ".log") {
 			continue
 		}
 		if n++; n > maxCRIUFiles {
@@ -53,7 +53,7 @@ func writeCRIU(ctx context.Context, w io.Writer, dir string) error {
 
 func writeCRIUFile(tw *tar.Writer, dir, name string) error {
 	if reason := badCRIUName(name); reason != "" {
-		return pages.Malformed(name, "%s", reason)
+		return format.MalformedImage(name, "%s", reason)
 	}
 	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {
@@ -79,7 +79,7 @@ func badCRIUName(name string) string {
 	switch {
 	case name == "" || len(name) > 255:
 		return "its name is empty or too long"
-	case pages.IsFileName(name):
+	case format.IsPagesFileName(name):
 		return "it is a pages file"
 	case strings.HasPrefix(name, ".") || strings.HasPrefix(name, "-"):
 		return "its name begins with a dot or a dash"

@@ -12,9 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
-	"github.com/cryo-project/cryo/image/segment"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // DeviceIntake makes segments of device memory that processes have handed over, as an [Intake] does of their memory, and may do
@@ -30,8 +28,8 @@ type DeviceIntake struct {
 }
 
 // deviceSegment is the most that a segment of device memory covers, bytes: the sender keeps to its order within that (package
-// runtime/gpu/ring), so that several segments can be hashed at once.
-const deviceSegment = segment.DefaultSize
+// runtime/gpu/device), so that several segments can be hashed at once.
+const deviceSegment = format.DefaultSegmentSize
 
 // deviceWindow is memory that comes in order. One core copies no more than some GB/s, so each window has a goroutine from when something has come of it.
 type deviceWindow struct {
@@ -40,7 +38,7 @@ type deviceWindow struct {
 	parts chan devicePart
 }
 
-// deviceParts is how many parts of a window may wait to be copied: more than the sender has room for (package runtime/gpu/ring).
+// deviceParts is how many parts of a window may wait to be copied: more than the sender has room for (package runtime/gpu/device).
 const deviceParts = 64
 
 // devicePart is memory of one window.
@@ -167,7 +165,7 @@ func (d *DeviceIntake) copy(s *intakeStream, parts <-chan devicePart) {
 		if d.in.failure() == nil {
 			d.in.failed(s.add(p.addr, uint64(p.bytes/d.in.pageSize), p.reader()))
 		}
-		if s.end%index.MaxFrame == 0 {
+		if s.end%format.MaxFrame == 0 {
 			s.endPiece() // its turn may be long in coming
 		}
 		p.release()
@@ -237,7 +235,7 @@ func devicePieces(g *GPU) (all []devicePiece) {
 	sizes := make(map[uint64]int64)
 	for _, p := range g.Pieces() {
 		gpu := slices.IndexFunc(g.Devices, func(d GPUDevice) bool { return d.UUID == p.Device })
-		file := pages.DeviceFile(p.PID, gpu)
+		file := format.DeviceFile(p.PID, gpu)
 		all = append(all, devicePiece{GPUPiece: p.GPUPiece, file: file, at: sizes[file]})
 		sizes[file] += p.Size
 	}
@@ -245,15 +243,15 @@ func devicePieces(g *GPU) (all []devicePiece) {
 }
 
 // deviceMaps describes what processes have handed over, by process and GPU.
-func deviceMaps(g *GPU, pageSize int64) (maps []*pages.Pagemap) {
-	runs := make(map[uint64][]pages.Run)
+func deviceMaps(g *GPU, pageSize int64) (maps []*format.Pagemap) {
+	runs := make(map[uint64][]format.PageRun)
 	for _, p := range devicePieces(g) {
-		runs[p.file] = append(runs[p.file], pages.Run{Addr: p.Address, Count: p.Size / pageSize})
+		runs[p.file] = append(runs[p.file], format.PageRun{Addr: p.Address, Count: p.Size / pageSize})
 	}
 	for file, r := range runs {
-		pid, gpu, _ := pages.DeviceOf(file)
-		maps = append(maps, pages.DeviceMap(pid, gpu, r, pageSize))
+		pid, gpu, _ := format.DeviceOf(file)
+		maps = append(maps, format.DeviceMap(pid, gpu, r, pageSize))
 	}
-	slices.SortFunc(maps, func(a, b *pages.Pagemap) int { return cmp.Compare(a.Pages, b.Pages) })
+	slices.SortFunc(maps, func(a, b *format.Pagemap) int { return cmp.Compare(a.Pages, b.Pages) })
 	return maps
 }

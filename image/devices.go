@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // Devices are the device memory of a snapshot, read piece by piece and in any order. All segments that it is in are open.
@@ -123,7 +123,7 @@ func (r *DevicesReader) fill(file, addr uint64, dst []byte) (bool, error) {
 	for _, i := range m.between(file, addr, end) {
 		f := &x.Frames[i]
 		buf := r.r.buf
-		if f.Codec == index.Raw && len(f.Runs) == 1 && f.Runs[0].Addr >= addr && f.Runs[0].Addr+uint64(f.Raw) <= end {
+		if f.Codec == format.Raw && len(f.Runs) == 1 && f.Runs[0].Addr >= addr && f.Runs[0].Addr+uint64(f.Raw) <= end {
 			buf = dst[f.Runs[0].Addr-addr:][:f.Raw] // it stays where it is read to
 		}
 		raw, err := r.r.frame(i, buf)
@@ -165,7 +165,7 @@ func (m *Pages) between(file, addr, end uint64) []int32 {
 }
 
 // checkDevices returns an error unless the device memory of an index is that of the pieces of a config.
-func checkDevices(x *index.Index, g *GPU) error {
+func checkDevices(x *format.Index, g *GPU) error {
 	maps := deviceMaps(g, x.PageSize)
 	frames := x.ByFile()
 	for _, f := range x.Files {

@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 const testLibrary = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -386,13 +386,13 @@ func TestDevicesCodec(t *testing.T) {
 	type kind struct {
 		device bool
 		addr   uint64 // in GiB
-		codec  index.Codec
+		codec  format.Codec
 	}
 	got := make(map[kind]int)
 	for _, f := range x.Frames {
 		got[kind{onDevice(f), f.Runs[0].Addr >> 30, f.Codec}]++
 	}
-	want := map[kind]int{{false, 1, index.Zstd}: 4, {false, 2, index.Zstd}: 4, {true, 1, index.Raw}: 4, {true, 2, index.Zstd}: 4}
+	want := map[kind]int{{false, 1, format.Zstd}: 4, {false, 2, format.Zstd}: 4, {true, 1, format.Raw}: 4, {true, 2, format.Zstd}: 4}
 	if !maps.Equal(got, want) {
 		t.Errorf("frames are %v, not %v", got, want)
 	}

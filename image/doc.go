@@ -1,20 +1,20 @@
 // Package image makes snapshots of dumped containers and reads them.
 //
 // A snapshot is one OCI manifest, which any registry and any OCI client can carry: a config ([Config]), an index (package
-// image/index) that says where each page of memory is, CRIU's images, the rootfs difference (package image/rootfs) and the
-// memory itself in segments (package image/segment). FORMAT.md is normative.
+// image/format) that says where each page of memory is, CRIU's images, the rootfs difference (package image/rootfs) and the
+// memory itself in segments (package image/format). FORMAT.md is normative.
 //
 // [Pack] makes a snapshot of a directory of CRIU's images:
 //
-//	manifest, err := image.Pack(ctx, store, image.PackSource{Images: dir, Config: cfg}, image.PackOptions{})
+//	manifest, err := Pack(ctx, store, PackSource{Images: dir, Config: cfg}, PackOptions{})
 //
 // With a [Parent], it lists segments of an earlier snapshot and stores only what these do not hold.
 //
 // [Open] reads what is needed to judge a snapshot, [Snapshot.Unpack] gives back a directory that criu restore takes,
 // [Snapshot.ReadRootFS] the rootfs difference, and [Verify] reads everything:
 //
-//	s, err := image.Open(ctx, store, manifest)
-//	err = s.Unpack(ctx, store, dir, image.UnpackOptions{})
+//	s, err := Open(ctx, store, manifest)
+//	err = s.Unpack(ctx, store, dir, UnpackOptions{})
 //
 // Nothing that is read is trusted. Data that does not verify gives an error of kind DataLoss (github.com/containerd/errdefs). Errors that a user can do
 // something about have a method Hint.
@@ -48,4 +48,16 @@
 //  7. The segments of the parent come first, in its order. Then come those that are new, as without a parent.
 //
 // The package does not log; long operations report to a [Progress].
+//
+// # The runnable image
+//
+// This part makes an ordinary container image of a snapshot: the layers of its base image, and the rootfs difference on top. A registry
+// has both under one name, as two entries of an index. A client that pulls that name for a platform gets the image and no memory; cryo finds the snapshot.
+//
+// The image's configuration names the snapshot by digest ([RunnableLabel]): a name that is moved later cannot pair the image with another snapshot.
+//
+// # Cores
+//
+// This part says how much is done side by side while something else needs the processor. All of that follows from the number of cores, by one rule:
+// what a container waits for has a core of its own, and both of two.
 package image

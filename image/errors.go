@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // damaged returns the error of a part of a snapshot (manifest, config, or a layer's title) that is not what it was when it was written, or of parts that contradict each other. Its kind is

@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 func TestPackErrors(t *testing.T) {
@@ -137,7 +137,7 @@ func TestUnpackWhere(t *testing.T) {
 				t.Errorf("%s has mode %v", name, fi.Mode())
 			}
 		}
-		if fi, _ := os.Stat(filepath.Join(dir, pages.FileName(1))); fi.Sys().(*syscall.Stat_t).Blocks*512 >= fi.Size() {
+		if fi, _ := os.Stat(filepath.Join(dir, format.PagesFileName(1))); fi.Sys().(*syscall.Stat_t).Blocks*512 >= fi.Size() {
 			t.Error("zero pages take room")
 		}
 	})

@@ -5,18 +5,18 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // frameJob is one piece on its way into its segment.
 type frameJob struct {
-	number uint64        // address divided by [index.MaxFrame]
+	number uint64        // address divided by [format.MaxFrame]
 	dumped int64         // pages, those of zeros included
-	slot   []byte        // of [index.MaxFrame] bytes; holds what is stored, in the end
+	slot   []byte        // of [format.MaxFrame] bytes; holds what is stored, in the end
 	home   *slots        // where the slot goes then
 	kept   int64         // without a slot: where in the spill the pages are
 	aside  chan struct{} // closed when slot, home and kept are settled; nil: they are
-	frame  index.Frame
+	frame  format.Frame
 	stored []byte // nil: no page is left, or the parent has the frame
 	parent int    // 1 and the number of the parent's frame; 0: none
 	err    error
@@ -30,7 +30,7 @@ type segmentWriter struct {
 	out  packedSegment
 }
 
-func (w *segmentWriter) add(ctx context.Context, f index.Frame, stored []byte) (err error) {
+func (w *segmentWriter) add(ctx context.Context, f format.Frame, stored []byte) (err error) {
 	if w.blob == nil {
 		if w.blob, err = w.dst.Create(ctx); err != nil {
 			return err

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 func FuzzManifest(f *testing.F) {
@@ -30,7 +30,7 @@ func FuzzManifest(f *testing.F) {
 		s.CRIU()
 		s.RootFS()
 		s.Segments()
-		if err := s.checkIndex(&index.Index{}); err == nil && len(s.Segments()) > 0 {
+		if err := s.checkIndex(&format.Index{}); err == nil && len(s.Segments()) > 0 {
 			t.Error("an empty index fits")
 		}
 	})
@@ -59,7 +59,7 @@ func FuzzConfig(f *testing.F) {
 		for _, m := range deviceMaps(c.GPU, testPage) {
 			var end uint64
 			for _, r := range m.Runs {
-				if r.Addr < end || r.Count < 1 || r.Addr+uint64(r.Count*testPage) > index.MaxAddress {
+				if r.Addr < end || r.Count < 1 || r.Addr+uint64(r.Count*testPage) > format.MaxAddress {
 					t.Errorf("%s has %d pages at %#x", m.Name, r.Count, r.Addr)
 				}
 				end = r.Addr + uint64(r.Count*testPage)
@@ -77,7 +77,7 @@ func FuzzCRIUTar(f *testing.F) {
 	f.Add(b.Bytes())
 	bad := errors.New("bad")
 	f.Fuzz(func(t *testing.T, b []byte) {
-		check := newPagemapCheck(&index.Index{PageSize: testPage, Files: []index.File{{ID: 1, Pagemap: "pagemap-1.img", Count: 1}}})
+		check := newPagemapCheck(&format.Index{PageSize: testPage, Files: []format.PagesFile{{ID: 1, Pagemap: "pagemap-1.img", Count: 1}}})
 		last := ""
 		err := readCRIU(bytes.NewReader(b), func(error) error { return bad }, func(name string, r io.Reader) error {
 			if name <= last || badCRIUName(name) != "" {

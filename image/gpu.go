@@ -1,20 +1,20 @@
 package image
 
-import "github.com/cryo-project/cryo/image/spec"
+import "github.com/cryo-project/cryo/image/record"
 
-// What a snapshot says of GPUs; see package spec.
+// What a snapshot says of GPUs; see package record.
 type (
-	GPU        = spec.GPU
-	GPUDevice  = spec.GPUDevice
-	GPUProcess = spec.GPUProcess
-	GPUPiece   = spec.GPUPiece
-	GPUNode    = spec.GPUNode
-	GPUSeconds = spec.GPUSeconds
-	GPULibrary = spec.GPULibrary
+	GPU        = record.GPU
+	GPUDevice  = record.GPUDevice
+	GPUProcess = record.GPUProcess
+	GPUPiece   = record.GPUPiece
+	GPUNode    = record.GPUNode
+	GPUSeconds = record.GPUSeconds
+	GPULibrary = record.GPULibrary
 )
 
-// Engines; see package spec.
+// Engines; see package record.
 const (
-	DriverEngine = spec.DriverEngine
-	KeeperEngine = spec.KeeperEngine
+	DriverEngine = record.DriverEngine
+	KeeperEngine = record.KeeperEngine
 )

@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 // pieceUnit divides addresses and sizes of pieces.
@@ -62,7 +62,7 @@ func TestGPUConfig(t *testing.T) {
 		"relative mount":     {func(g *GPU) { g.Mounts = []string{"usr"} }, false},
 		"node elsewhere":     {func(g *GPU) { g.Nodes[0].Path = "/etc/shadow" }, false},
 		"node with dots":     {func(g *GPU) { g.Nodes[0].Path = "/dev/../etc/shadow" }, false},
-		"more than can be":   {func(g *GPU) { g.Devices = make([]GPUDevice, spec.MaxGPUs+1) }, false},
+		"more than can be":   {func(g *GPU) { g.Devices = make([]GPUDevice, record.MaxGPUs+1) }, false},
 		"endless processes":  {func(g *GPU) { g.Processes = make([]GPUProcess, 1<<16+1) }, false},
 		"pieces":             {func(g *GPU) { handOver(g) }, true},
 		"fallback":           {func(g *GPU) { handOver(g).Processes[1].Fallback = "no library" }, true},
@@ -85,8 +85,8 @@ func TestGPUConfig(t *testing.T) {
 		"beyond all memory":  {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Size = 1 << 57 }, false},
 		"address beyond":     {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Address = math.MaxUint64 &^ (pieceUnit - 1) }, false},
 		"piece elsewhere":    {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Device = "GPU-c" }, false},
-		"endless pieces":     {func(g *GPU) { handOver(g).Processes[0].Pieces = make([]GPUPiece, spec.MaxPieces+1) }, false},
-		"endless CDI device": {func(g *GPU) { g.CDI = make([]string, spec.MaxGPUs+1) }, false},
+		"endless pieces":     {func(g *GPU) { handOver(g).Processes[0].Pieces = make([]GPUPiece, record.MaxPieces+1) }, false},
+		"endless CDI device": {func(g *GPU) { g.CDI = make([]string, record.MaxGPUs+1) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := twoGPUs()

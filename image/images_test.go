@@ -13,7 +13,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 const testPage = 4096
@@ -33,12 +33,12 @@ func (f fakeImages) write(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	id := uint32(0)
-	for _, name := range slices.SortedFunc(maps.Keys(f.maps), pages.ComparePagemapNames) {
+	for _, name := range slices.SortedFunc(maps.Keys(f.maps), format.ComparePagemapNames) {
 		id++
 		lazy := func(addr uint64) bool { return f.lazy == nil || f.lazy(name, addr) }
 		pagemap, content := encodeMemory(id, f.maps[name], lazy)
 		writeFile(t, filepath.Join(dir, name), pagemap)
-		writeFile(t, filepath.Join(dir, pages.FileName(uint64(id))), content)
+		writeFile(t, filepath.Join(dir, format.PagesFileName(uint64(id))), content)
 	}
 	for name, b := range f.other {
 		writeFile(t, filepath.Join(dir, name), b)

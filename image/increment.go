@@ -9,9 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cryo-project/cryo/image/direct"
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/segment"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // maxSmall is how many segments of less than a 16th of the segment size may be taken over from a parent, beyond as many as
@@ -20,14 +18,14 @@ const maxSmall = 64
 
 // unchangedFrame is a frame whose pages are in the parent.
 type unchangedFrame struct {
-	frame index.Frame // without segment, offset, stored length and codec
-	at    int         // of the first frame of the parent that holds them
+	frame format.Frame // without segment, offset, stored length and codec
+	at    int          // of the first frame of the parent that holds them
 }
 
 // copiedFrame is a frame whose stored bytes are taken out of a segment of the parent.
 type copiedFrame struct {
-	frame index.Frame // without segment and offset
-	from  *index.Frame
+	frame format.Frame // without segment and offset
+	from  *format.Frame
 }
 
 // takeOver returns which segments of the parent a snapshot lists, and which frames have to be copied out of others: those of
@@ -38,9 +36,9 @@ type copiedFrame struct {
 // together cost no more than the changes themselves.
 func (p *Parent) takeOver(frames []unchangedFrame, size int64, full int) (kept []packedSegment, copies []copiedFrame) {
 	taken := make(map[int]int) // frames that hold certain pages, by the number of their first
-	lists := make([][]index.Frame, len(p.segments))
+	lists := make([][]format.Frame, len(p.segments))
 	live := make([]int64, len(p.segments))
-	copied := func(f, from *index.Frame) {
+	copied := func(f, from *format.Frame) {
 		c := copiedFrame{frame: *f, from: from}
 		c.frame.Stored, c.frame.Codec = from.Stored, from.Codec
 		copies = append(copies, c)
@@ -83,7 +81,7 @@ func (p *Parent) takeOver(frames []unchangedFrame, size int64, full int) (kept [
 		}
 	}
 	for n, list := range lists {
-		slices.SortFunc(list, func(a, b index.Frame) int { return cmp.Compare(a.Offset, b.Offset) })
+		slices.SortFunc(list, func(a, b format.Frame) int { return cmp.Compare(a.Offset, b.Offset) })
 		if !keep[n] {
 			for i := range list {
 				from := list[i]
@@ -132,13 +130,13 @@ func (in *Intake) copySegment(ctx context.Context, copies []copiedFrame, to []sp
 		return err
 	}
 	defer at.Close()
-	dec, err := segment.NewDecoder()
+	dec, err := format.NewDecoder()
 	if err != nil {
 		return err
 	}
 	defer dec.Close()
-	buf := direct.Lend()
-	defer direct.Return(buf)
+	buf := format.LendBuffer()
+	defer format.ReturnBuffer(buf)
 	for i, c := range copies {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -17,8 +17,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // solid makes n MiB of random pages from base on.
@@ -199,7 +198,7 @@ func TestIncrementSmall(t *testing.T) {
 	for n := range maxSmall + 6 {
 		pagemap, content := encodeMemory(uint32(n+1), memory{0: randomPage(r, 2)}, func(uint64) bool { return true })
 		writeFile(t, filepath.Join(images, fmt.Sprintf("pagemap-%d.img", n+1)), pagemap)
-		writeFile(t, filepath.Join(images, pages.FileName(uint64(n+1))), content)
+		writeFile(t, filepath.Join(images, format.PagesFileName(uint64(n+1))), content)
 		o.Parent = openParent(t, store, d)
 		d = mustPack(t, store, testSource(images), o)
 		s, err := Open(context.Background(), store, d)
@@ -395,9 +394,9 @@ func TestIncrementLyingParent(t *testing.T) {
 		m[page*testPage] = randomPage(r, 2)
 		hash.Write(m[page*testPage])
 	}
-	i := slices.IndexFunc(o.Parent.frames, func(f index.Frame) bool { return f.Segment == 1 })
+	i := slices.IndexFunc(o.Parent.frames, func(f format.Frame) bool { return f.Segment == 1 })
 	o.Parent.frames[i].Digest = [sha256.Size]byte(hash.Sum(nil))
-	slices.SortFunc(o.Parent.frames, func(a, b index.Frame) int { return bytes.Compare(a.Digest[:], b.Digest[:]) })
+	slices.SortFunc(o.Parent.frames, func(a, b format.Frame) int { return bytes.Compare(a.Digest[:], b.Digest[:]) })
 	d := mustPack(t, store, testSource(f.write(t)), o)
 	s, err := Open(ctx, store, d)
 	if err != nil || s.shared() != 2 {

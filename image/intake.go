@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/procfs"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // intakeAside is how many pieces are on their way to the disk at once, beside those that wait in memory.
@@ -106,7 +106,7 @@ func (k intakeKind) slots() int {
 	if err != nil || m.MemAvailableBytes == nil {
 		return intakeAside
 	}
-	return int(min(max(*m.MemAvailableBytes/4/index.MaxFrame, intakeAside), k.inMemory))
+	return int(min(max(*m.MemAvailableBytes/4/format.MaxFrame, intakeAside), k.inMemory))
 }
 
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.

@@ -17,20 +17,19 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // stream sends the pages of the images in dir as CRIU would, in pieces of random length, with the pagemaps in random order.
 func stream(t testing.TB, in *Intake, dir string, r *rand.Rand) error {
 	t.Helper()
-	list, err := pages.ReadDir(dir, testPage)
+	list, err := format.ReadPagemapDir(dir, testPage)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
 	for _, m := range list {
-		f, err := os.Open(filepath.Join(dir, pages.FileName(m.Pages)))
+		f, err := os.Open(filepath.Join(dir, format.PagesFileName(m.Pages)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -56,7 +55,7 @@ func withoutPages(t testing.TB, dir string) string {
 	t.Helper()
 	out := t.TempDir()
 	for name, b := range readDir(t, dir) {
-		if !pages.IsFileName(name) {
+		if !format.IsPagesFileName(name) {
 			writeFile(t, filepath.Join(out, name), b)
 		}
 	}
@@ -281,7 +280,7 @@ func TestIntakeDropsZeros(t *testing.T) {
 	t.Run("alone", func(t *testing.T) { takeZeros(t, func([]byte) {}) })
 	t.Run("behind others", func(t *testing.T) {
 		takeZeros(t, func(memory []byte) {
-			for i := 0; i < len(memory); i += 16 * index.MaxFrame {
+			for i := 0; i < len(memory); i += 16 * format.MaxFrame {
 				memory[i] = 1
 			}
 		})
@@ -296,7 +295,7 @@ func takeZeros(t *testing.T, but func(memory []byte)) {
 		t.Fatal(err)
 	}
 	limitMemory(t, in, 2*intakeAside)
-	pages := uint64(4 * intakeAside * index.MaxFrame / testPage)
+	pages := uint64(4 * intakeAside * format.MaxFrame / testPage)
 	memory := make([]byte, pages*testPage)
 	but(memory)
 	held := time.AfterFunc(10*time.Second, func() { in.cancel(nil) })

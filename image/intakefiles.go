@@ -7,11 +7,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // newIntakeOfFiles takes in the pages files in dir.
-func newIntakeOfFiles(ctx context.Context, dst BlobStore, dir string, maps []*pages.Pagemap, pageSize int64, o PackOptions) (*Intake, error) {
+func newIntakeOfFiles(ctx context.Context, dst BlobStore, dir string, maps []*format.Pagemap, pageSize int64, o PackOptions) (*Intake, error) {
 	if report := o.Progress; report != nil {
 		var total int64
 		for _, m := range maps {
@@ -26,7 +26,7 @@ func newIntakeOfFiles(ctx context.Context, dst BlobStore, dir string, maps []*pa
 	in.spill.room = 0 // files can wait where they are
 	in.hurry()
 	for _, m := range maps {
-		if err := in.takeFile(filepath.Join(dir, pages.FileName(m.Pages)), m); err != nil {
+		if err := in.takeFile(filepath.Join(dir, format.PagesFileName(m.Pages)), m); err != nil {
 			in.Close()
 			return nil, err
 		}
@@ -38,7 +38,7 @@ func newIntakeOfFiles(ctx context.Context, dst BlobStore, dir string, maps []*pa
 	return in, nil
 }
 
-func (in *Intake) takeFile(path string, m *pages.Pagemap) error {
+func (in *Intake) takeFile(path string, m *format.Pagemap) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return fmt.Errorf("open pages: %w", err)

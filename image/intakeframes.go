@@ -1,15 +1,13 @@
 package image
 
 import (
-	"github.com/cryo-project/cryo/image/cores"
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/segment"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // intakeKind is what tells intakes apart.
 type intakeKind struct {
 	what   string // that is taken in, for the progress
-	policy segment.Policy
+	policy format.Compression
 	// inMemory is how many pieces may wait in memory, where a quarter of what the kernel can give has room for them.
 	inMemory uint64
 	// atOnce is how many of so many workers encode while pages come, before [Pack] is called: while processes stand still, taking their pages
@@ -22,10 +20,10 @@ type intakeKind struct {
 
 var (
 	// Small containers wait in memory as a whole: with two cores, no worker encodes before they go on.
-	ofProcesses = intakeKind{what: "dump", policy: segment.Twentieth, inMemory: 384, atOnce: cores.Spare, spills: true}
+	ofProcesses = intakeKind{what: "dump", policy: format.CompressByTwentieth, inMemory: 384, atOnce: SpareCores, spills: true}
 	// Device memory waits where it is, mostly while its process runs on. Some cores encode as fast as a disk takes what waits, and take
 	// nothing from CRIU, which all wait for, as copying into the page cache and back would.
-	ofDevices = intakeKind{what: "devices", policy: segment.Quarter, inMemory: 160, atOnce: cores.Half}
+	ofDevices = intakeKind{what: "devices", policy: format.CompressByQuarter, inMemory: 160, atOnce: HalfCores}
 )
 
 // next returns a job with a slot; nil: there are no more. Slots are given one after the other, in the order of each window: so the first of a window that is
@@ -49,12 +47,12 @@ func (in *Intake) next() *frameJob {
 // encode encodes pieces until there are no more. It always takes all of them, and so no window waits for ever. Unless at once, it
 // begins when [Pack] waits or the stream cannot go on.
 func (in *Intake) encode(atOnce bool) error {
-	enc, err := segment.NewEncoder(in.o.policy(in.kind.policy))
+	enc, err := format.NewEncoder(in.o.policy(in.kind.policy))
 	if err != nil {
 		return err
 	}
 	defer enc.Close()
-	out := make([]byte, 0, index.MaxFrame+64<<10) // what does not compress grows a little
+	out := make([]byte, 0, format.MaxFrame+64<<10) // what does not compress grows a little
 	if !atOnce {
 		<-in.hurried
 	}
@@ -67,7 +65,7 @@ func (in *Intake) encode(atOnce bool) error {
 	return nil
 }
 
-func (in *Intake) encodeJob(enc *segment.Encoder, out []byte, job *frameJob) error {
+func (in *Intake) encodeJob(enc *format.Encoder, out []byte, job *frameJob) error {
 	if err := in.ctx.Err(); err != nil {
 		return err
 	}
@@ -77,13 +75,13 @@ func (in *Intake) encodeJob(enc *segment.Encoder, out []byte, job *frameJob) err
 			return err
 		}
 	}
-	segment.Sum(&job.frame, raw)
+	format.SumFrame(&job.frame, raw)
 	if at := in.o.Parent.find(&job.frame); at >= 0 {
 		job.parent = at + 1
 		return nil
 	}
 	codec, stored := enc.Encode(out, raw)
-	if codec != index.Raw {
+	if codec != format.Raw {
 		stored = raw[:copy(raw, stored)] // it is shorter; what it was made of is not needed any more
 	}
 	job.frame.Codec, job.frame.Stored, job.stored = codec, int64(len(stored)), stored

@@ -7,9 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
-	"github.com/cryo-project/cryo/image/segment"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // intakeStream is where the pages of one file are that arrive, by ascending addresses.
@@ -34,21 +32,21 @@ func (in *Intake) stream(file uint64) *intakeStream {
 // add takes in count pages from addr on, which it reads from r.
 func (s *intakeStream) add(addr, count uint64, r io.Reader) error {
 	in, size := s.in, uint64(s.in.pageSize)
-	if addr%size != 0 || addr < s.end || count > pages.MaxPages || uint64(s.next)+count > pages.MaxPages || addr > index.MaxAddress || addr+count*size > index.MaxAddress {
+	if addr%size != 0 || addr < s.end || count > format.MaxFilePages || uint64(s.next)+count > format.MaxFilePages || addr > format.MaxAddress || addr+count*size > format.MaxAddress {
 		return fmt.Errorf("take in memory: %d pages at %#x after %#x: %w", count, addr, s.end, errdefs.ErrInvalidArgument)
 	}
 	for count > 0 {
 		if err := s.reach(addr); err != nil {
 			return err
 		}
-		n := min(count, (index.MaxFrame-addr%index.MaxFrame)/size)
+		n := min(count, (format.MaxFrame-addr%format.MaxFrame)/size)
 		if r != nil {
 			f := &s.job.frame
 			pages := s.job.slot[f.Raw : f.Raw+int64(n*size)]
 			if _, err := io.ReadFull(r, pages); err != nil {
 				return fmt.Errorf("take in memory: %w", err)
 			}
-			segment.Keep(f, index.Run{File: s.file, First: s.next, Count: int64(n), Addr: addr}, in.pageSize, pages)
+			format.KeepPages(f, format.Run{File: s.file, First: s.next, Count: int64(n), Addr: addr}, in.pageSize, pages)
 		}
 		s.job.dumped += int64(n)
 		s.next += int64(n)
@@ -75,7 +73,7 @@ func (s *intakeStream) reach(addr uint64) error {
 	if s.window == nil {
 		s.window = in.beginWindow(key)
 	}
-	if s.job != nil && addr/index.MaxFrame != s.job.number {
+	if s.job != nil && addr/format.MaxFrame != s.job.number {
 		s.endPiece()
 	}
 	if s.job != nil {
@@ -85,7 +83,7 @@ func (s *intakeStream) reach(addr uint64) error {
 	if err != nil {
 		return err
 	}
-	s.job = &frameJob{number: addr / index.MaxFrame, slot: slot, home: in.memory, done: make(chan struct{})}
+	s.job = &frameJob{number: addr / format.MaxFrame, slot: slot, home: in.memory, done: make(chan struct{})}
 	return nil
 }
 

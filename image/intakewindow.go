@@ -8,10 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/direct"
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
-	"github.com/cryo-project/cryo/image/segment"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // windowKey is a window of memory: its pages file, and its address divided by the segment size.
@@ -36,7 +33,7 @@ type intakeResults struct {
 }
 
 func (in *Intake) beginWindow(key windowKey) *intakeWindow {
-	w := &intakeWindow{key: key, queue: make(chan *frameJob, in.o.SegmentSize/index.MaxFrame)}
+	w := &intakeWindow{key: key, queue: make(chan *frameJob, in.o.SegmentSize/format.MaxFrame)}
 	in.work.Go(func() error { return in.write(w) })
 	return w
 }
@@ -98,7 +95,7 @@ func (in *Intake) alone(pages int64) bool {
 	if in.o.Parent != nil {
 		pages /= 4
 	}
-	return segment.Alone(pages, in.pageSize, in.o.SegmentSize)
+	return format.IsSegment(pages, in.pageSize, in.o.SegmentSize)
 }
 
 // unspill moves frames that were kept aside into a segment.
@@ -106,8 +103,8 @@ func (in *Intake) unspill(ctx context.Context, s *segmentWriter, kept []spilledF
 	if len(kept) == 0 {
 		return nil
 	}
-	buf := direct.Lend()
-	defer direct.Return(buf)
+	buf := format.LendBuffer()
+	defer format.ReturnBuffer(buf)
 	for _, f := range kept {
 		stored, err := in.spill.takeFrame(f, buf)
 		if err != nil {
@@ -121,7 +118,7 @@ func (in *Intake) unspill(ctx context.Context, s *segmentWriter, kept []spilledF
 }
 
 // arrived waits until all memory is encoded, and compares its amount with that of its pagemaps.
-func (in *Intake) arrived(maps []*pages.Pagemap) error {
+func (in *Intake) arrived(maps []*format.Pagemap) error {
 	if !in.ended || in.closed {
 		return fmt.Errorf("pack memory: it did not arrive completely: %w", errdefs.ErrInternal)
 	}

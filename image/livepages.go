@@ -11,19 +11,16 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cryo-project/cryo/image/direct"
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
-	"github.com/cryo-project/cryo/image/segment"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // Pages are the memory of a snapshot, read piece by piece and in any order. All its segments are open, so that it can be read
 // when the snapshot was removed.
 type Pages struct {
-	x        *index.Index
+	x        *format.Index
 	segments []segmentAt        // nil: nothing is needed of it
 	frames   map[uint64][]int32 // of each file that maps has, by address
-	maps     map[uint64]*pages.Pagemap
+	maps     map[uint64]*format.Pagemap
 	ids      map[string]uint64 // of each pagemap
 }
 
@@ -49,13 +46,13 @@ type Arriving interface {
 
 // trusted is what an [Arriving] may be besides: all of it may have come into the store meanwhile, verified.
 type trusted interface {
-	Verified() (segment.Verified, bool)
+	Verified() (format.Verified, bool)
 }
 
 // Part is what one frame has of pages that are restored together: the lazy ones or the others.
 type Part struct {
 	frame int32
-	Runs  []index.Run // ascending by address
+	Runs  []format.Run // ascending by address
 }
 
 func (p Part) bytes(pageSize int64) (n int64) {
@@ -72,7 +69,7 @@ func OpenPages(ctx context.Context, src Fetcher, d ocispec.Descriptor, dir strin
 	if err != nil {
 		return nil, err
 	}
-	maps, err := pages.ReadDir(dir, x.PageSize)
+	maps, err := format.ReadPagemapDir(dir, x.PageSize)
 	if err != nil {
 		return nil, err
 	}
@@ -91,8 +88,8 @@ func OpenPages(ctx context.Context, src Fetcher, d ocispec.Descriptor, dir strin
 	return m, nil
 }
 
-func newPages(x *index.Index, maps []*pages.Pagemap) *Pages {
-	m := &Pages{x: x, frames: x.ByFile(), maps: make(map[uint64]*pages.Pagemap, len(maps)), ids: make(map[string]uint64, len(maps))}
+func newPages(x *format.Index, maps []*format.Pagemap) *Pages {
+	m := &Pages{x: x, frames: x.ByFile(), maps: make(map[uint64]*format.Pagemap, len(maps)), ids: make(map[string]uint64, len(maps))}
 	for _, p := range maps {
 		m.maps[p.Pages], m.ids[p.Name] = p, p.Pages
 	}
@@ -138,8 +135,8 @@ func openSegment(ctx context.Context, src Fetcher, d ocispec.Descriptor, shared 
 		rc.Close()
 		return nil, fmt.Errorf("open %s: it can be read from its beginning only", part)
 	}
-	if v, ok := rc.(segment.Verified); ok && shared {
-		at = struct{ segment.Verified }{v} // another type: see shared
+	if v, ok := rc.(format.Verified); ok && shared {
+		at = struct{ format.Verified }{v} // another type: see shared
 	} else if a, ok := rc.(Arriving); ok && shared {
 		at = unverified(a)
 	}
@@ -199,7 +196,7 @@ func (m *Pages) all(id uint64) (parts []Part) {
 }
 
 // choose returns the pages of runs that are among the lazy ones, or those that are not. If that is all, it is runs itself.
-func choose(runs []index.Run, lazy []pages.Run, pageSize int64, want bool) (chosen []index.Run) {
+func choose(runs []format.Run, lazy []format.PageRun, pageSize int64, want bool) (chosen []format.Run) {
 	for _, r := range runs {
 		for r.Count > 0 {
 			for len(lazy) > 0 && lazy[0].First+lazy[0].Count <= r.First {
@@ -256,7 +253,7 @@ func (m *Pages) ReadAhead(ctx context.Context, most int64) {
 // PagesReader reads parts, for one goroutine.
 type PagesReader struct {
 	m   *Pages
-	dec *segment.Decoder
+	dec *format.Decoder
 	buf []byte
 	// Ahead says that no reader waits for what is read.
 	Ahead bool
@@ -264,24 +261,24 @@ type PagesReader struct {
 
 // Reader returns what one goroutine reads parts with; it takes some MiB.
 func (m *Pages) Reader() (*PagesReader, error) {
-	dec, err := segment.NewDecoder()
+	dec, err := format.NewDecoder()
 	if err != nil {
 		return nil, err
 	}
-	return &PagesReader{m: m, dec: dec, buf: direct.Lend()}, nil
+	return &PagesReader{m: m, dec: dec, buf: format.LendBuffer()}, nil
 }
 
 // Close gives back what the reader holds.
 func (r *PagesReader) Close() {
 	r.dec.Close()
 	if r.buf != nil {
-		direct.Return(r.buf)
+		format.ReturnBuffer(r.buf)
 		r.buf = nil
 	}
 }
 
 // Read returns the bytes of a part's runs, one after the other, verified: by their digest, or by their check where the segment is a
-// [segment.Verified]. They are valid until the next call. Read returns an error of kind
+// [format.Verified]. They are valid until the next call. Read returns an error of kind
 // DataLoss for bytes that do not verify, and for a segment that is cut short.
 func (r *PagesReader) Read(p Part) ([]byte, error) {
 	f := &r.m.x.Frames[p.frame]
@@ -307,7 +304,7 @@ func (r *PagesReader) Read(p Part) ([]byte, error) {
 }
 
 // frame returns the decoded bytes of a frame. It reads into buf, which must be as long as what is stored and as what is decoded; there
-// they are, too, if the codec is [index.Raw].
+// they are, too, if the codec is [format.Raw].
 func (r *PagesReader) frame(i int32, buf []byte) ([]byte, error) {
 	f := &r.m.x.Frames[i]
 	if v, ok := r.m.verified(f.Segment); ok {
@@ -338,18 +335,18 @@ func (r *PagesReader) frame(i int32, buf []byte) ([]byte, error) {
 }
 
 // verified returns a segment whose frames need no digest.
-func (m *Pages) verified(i int) (segment.Verified, bool) {
+func (m *Pages) verified(i int) (format.Verified, bool) {
 	switch s := m.segments[i].(type) {
-	case segment.Verified:
+	case format.Verified:
 		return s, true
 	case trusted:
 		return s.Verified()
 	}
-	return segment.Verified{}, false
+	return format.Verified{}, false
 }
 
 // short returns the error of a segment that is cut short before the end of f its type.
-func (m *Pages) short(f *index.Frame, err error) error {
+func (m *Pages) short(f *format.Frame, err error) error {
 	if err != io.EOF {
 		return err
 	}

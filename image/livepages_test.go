@@ -16,10 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/direct"
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
-	"github.com/cryo-project/cryo/image/segment"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // unpackLazily packs images of which CRIU says what is lazy, and unpacks the rest.
@@ -80,7 +77,7 @@ func TestLazy(t *testing.T) {
 						t.Fatalf("%#x comes after %#x", run.Addr, last)
 					}
 					last = run.Addr
-					merge(t, filepath.Join(got, pages.FileName(run.File)), run.First, raw[:run.Count*testPage])
+					merge(t, filepath.Join(got, format.PagesFileName(run.File)), run.First, raw[:run.Count*testPage])
 					raw = raw[run.Count*testPage:]
 				}
 				if len(raw) > 0 {
@@ -122,14 +119,14 @@ func TestLazyParent(t *testing.T) {
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
-		if !pages.IsPagemapName(e.Name()) {
+		if !format.IsPagemapName(e.Name()) {
 			continue
 		}
 		f, err := os.Open(filepath.Join(got, "parent", e.Name()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := pages.ReadPagemap(e.Name(), f, 4096)
+		m, err := format.ReadPagemap(e.Name(), f, 4096)
 		f.Close()
 		if err != nil || m.Count != 0 || m.Pages != 1 {
 			t.Errorf("%s: %+v, %v", e.Name(), m, err)
@@ -324,7 +321,7 @@ func (s *arrivingStore) Fetch(ctx context.Context, d ocispec.Descriptor) (io.Rea
 	rc, err := s.fileStore.Fetch(ctx, d)
 	if f, ok := rc.(*os.File); ok && err == nil && d.MediaType == MediaTypeSegment {
 		if s.stored {
-			return &storedFile{arrivingFile{f, s}, segment.NewVerified(direct.NewReader(f))}, nil
+			return &storedFile{arrivingFile{f, s}, format.NewVerified(format.NewDirectReader(f))}, nil
 		}
 		return &arrivingFile{f, s}, nil
 	}
@@ -338,10 +335,10 @@ type arrivingFile struct {
 
 type storedFile struct {
 	arrivingFile
-	verified segment.Verified
+	verified format.Verified
 }
 
-func (f *storedFile) Verified() (segment.Verified, bool) { return f.verified, true }
+func (f *storedFile) Verified() (format.Verified, bool) { return f.verified, true }
 
 func (f *storedFile) Close() error { return f.verified.Close() }
 
@@ -371,19 +368,19 @@ func (f *arrivingFile) ReadAgain(p []byte, off int64) (int, error) {
 func TestChoose(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		var runs []index.Run
-		var lazy []pages.Run
+		var runs []format.Run
+		var lazy []format.PageRun
 		is := map[int64]bool{}
 		for first := int64(0); first < 60; {
 			n := 1 + r.Int64N(9)
 			if r.IntN(3) > 0 {
-				runs = append(runs, index.Run{First: first, Count: n, Addr: uint64(first * testPage)})
+				runs = append(runs, format.Run{First: first, Count: n, Addr: uint64(first * testPage)})
 			}
 			first += n
 		}
 		for first := r.Int64N(5); first < 60; {
 			n := 1 + r.Int64N(9)
-			lazy = append(lazy, pages.Run{First: first, Count: n, Addr: uint64(first * testPage)})
+			lazy = append(lazy, format.PageRun{First: first, Count: n, Addr: uint64(first * testPage)})
 			for i := range n {
 				is[first+i] = true
 			}

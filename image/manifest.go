@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/spec/boundjson"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // AnnotationContainerID is the manifest's annotation with the container's name.
@@ -84,7 +84,7 @@ func parseManifest(b []byte, d digest.Digest) (m ocispec.Manifest, l layout, err
 	not := func(format string, args ...any) error {
 		return notSnapshot(d, format, args...)
 	}
-	if err := boundjson.Manifest.Unmarshal(b, &m); err != nil {
+	if err := format.ManifestJSON.Unmarshal(b, &m); err != nil {
 		return m, l, not("its manifest is not JSON of the right shape: %v", err)
 	}
 	if m.MediaType != ocispec.MediaTypeImageManifest || m.SchemaVersion != 2 {

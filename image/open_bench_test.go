@@ -11,8 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // withoutSegments is a store that opens segments it does not have.
@@ -30,7 +29,7 @@ func (s withoutSegments) Fetch(ctx context.Context, d ocispec.Descriptor) (io.Re
 
 // modelServer stores all but the segments of a snapshot of a process with 19 GiB in 227 pieces on a GPU, and 1 GiB of memory between
 // pages of zeros. It gives what describes the latter.
-func modelServer(tb testing.TB, store *memoryStore) (ocispec.Descriptor, []*pages.Pagemap) {
+func modelServer(tb testing.TB, store *memoryStore) (ocispec.Descriptor, []*format.Pagemap) {
 	tb.Helper()
 	const page, mib = 4096, int64(1 << 20)
 	r := rand.New(rand.NewPCG(1, 1))
@@ -41,10 +40,10 @@ func modelServer(tb testing.TB, store *memoryStore) (ocispec.Descriptor, []*page
 	for n := range uint64(227) {
 		gpu.Processes[0].Pieces = append(gpu.Processes[0].Pieces, GPUPiece{Address: 0x7f0000000000 + n*(86<<20), Size: 86 << 20, Device: "GPU-a"})
 	}
-	host := &pages.Pagemap{Name: "pagemap-1.img", Pages: 1, Count: 1 << 18, Runs: []pages.Run{{Addr: 1 << 32, Count: 1 << 18}}}
+	host := &format.Pagemap{Name: "pagemap-1.img", Pages: 1, Count: 1 << 18, Runs: []format.PageRun{{Addr: 1 << 32, Count: 1 << 18}}}
 	host.Lazy = host.Runs
 	var packed []packedSegment
-	for _, m := range append([]*pages.Pagemap{host}, deviceMaps(gpu, page)...) {
+	for _, m := range append([]*format.Pagemap{host}, deviceMaps(gpu, page)...) {
 		run, window := m.Runs[0], ^uint64(0)
 		for at := int64(0); at < run.Count*page; at += mib {
 			addr := run.Addr + uint64(at)
@@ -54,7 +53,7 @@ func modelServer(tb testing.TB, store *memoryStore) (ocispec.Descriptor, []*page
 				packed = append(packed, packedSegment{desc: d})
 			}
 			s := &packed[len(packed)-1]
-			f := index.Frame{Offset: s.desc.Size, Check: r.Uint64()}
+			f := format.Frame{Offset: s.desc.Size, Check: r.Uint64()}
 			for i := range f.Digest {
 				f.Digest[i] = byte(r.Uint32())
 			}
@@ -67,7 +66,7 @@ func modelServer(tb testing.TB, store *memoryStore) (ocispec.Descriptor, []*page
 				if m == host {
 					count -= 2
 				}
-				f.Runs = append(f.Runs, index.Run{File: m.Pages, First: first + i, Count: count, Addr: addr + uint64(i*page)})
+				f.Runs = append(f.Runs, format.Run{File: m.Pages, First: first + i, Count: count, Addr: addr + uint64(i*page)})
 				f.Raw += count * page
 			}
 			f.Stored = f.Raw
@@ -76,7 +75,7 @@ func modelServer(tb testing.TB, store *memoryStore) (ocispec.Descriptor, []*page
 			s.frames = append(s.frames, f)
 		}
 	}
-	x := newIndex(packed, []memoryPart{{maps: []*pages.Pagemap{host}}, {maps: deviceMaps(gpu, page)}}, page)
+	x := newIndex(packed, []memoryPart{{maps: []*format.Pagemap{host}}, {maps: deviceMaps(gpu, page)}}, page)
 	ctx := context.Background()
 	layers := make([]ocispec.Descriptor, 2)
 	var err error
@@ -84,7 +83,7 @@ func modelServer(tb testing.TB, store *memoryStore) (ocispec.Descriptor, []*page
 		mediaType, title string
 		write            func(io.Writer) error
 	}{
-		{MediaTypeIndex, titleIndex, func(w io.Writer) error { return index.Encode(w, x) }},
+		{MediaTypeIndex, titleIndex, func(w io.Writer) error { return format.EncodeIndex(w, x) }},
 		{MediaTypeCRIU, titleCRIU, func(io.Writer) error { return nil }},
 	} {
 		if layers[i], err = writeLayer(ctx, store, l.mediaType, l.title, 2, l.write); err != nil {
@@ -103,7 +102,7 @@ func modelServer(tb testing.TB, store *memoryStore) (ocispec.Descriptor, []*page
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return d, []*pages.Pagemap{host}
+	return d, []*format.Pagemap{host}
 }
 
 // BenchmarkOpenDevices opens the device memory of a model server, as what loads it does.

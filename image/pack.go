@@ -12,9 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
-	"github.com/cryo-project/cryo/image/segment"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // PackSource is what a snapshot is made of.
@@ -38,7 +36,7 @@ type PackSource struct {
 type PackOptions struct {
 	// SegmentSize is the window of memory that one segment covers, in bytes: a power of two from 1 MiB to 8 GiB; of device memory, 256 MiB at most. 0: 256 MiB.
 	SegmentSize int64
-	// Compression is "zstd" (or empty), by which each kind of memory is compressed where that pays ([segment.Policy]), or "none".
+	// Compression is "zstd" (or empty), by which each kind of memory is compressed where that pays ([format.Compression]), or "none".
 	Compression string
 	// Workers is how many goroutines hash and compress. 0: as many as there are cores.
 	Workers int
@@ -57,18 +55,18 @@ func (o PackOptions) complete(pageSize int64) (PackOptions, error) {
 		return o, fmt.Errorf("pack snapshot: page size %d: %w", pageSize, errdefs.ErrInvalidArgument)
 	}
 	if o.SegmentSize == 0 {
-		o.SegmentSize = segment.DefaultSize
+		o.SegmentSize = format.DefaultSegmentSize
 	}
 	if o.Workers <= 0 {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
-	return o, segment.CheckSize(o.SegmentSize)
+	return o, format.CheckSegmentSize(o.SegmentSize)
 }
 
 // policy is p, where anything is to be compressed.
-func (o PackOptions) policy(p segment.Policy) segment.Policy {
+func (o PackOptions) policy(p format.Compression) format.Compression {
 	if o.Compression == "none" {
-		return segment.Never
+		return format.NeverCompress
 	}
 	return p
 }
@@ -77,7 +75,7 @@ func (o PackOptions) policy(p segment.Policy) segment.Policy {
 // and options give the same snapshot, byte for byte, on any number of cores. With a parent, blobs that it lists may be listed
 // again: they must stay in dst.
 //
-// Images that CRIU did not write give errors of package image/pages, a full disk one of kind ResourceExhausted; what src.RootFS and dst
+// Images that CRIU did not write give errors of package image/format, a full disk one of kind ResourceExhausted; what src.RootFS and dst
 // return is passed on. Blobs that were committed before an error stay in dst, where no manifest names them.
 func Pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (ocispec.Descriptor, error) {
 	d, err := pack(ctx, dst, src, o)
@@ -147,7 +145,7 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 		return none, fmt.Errorf("pack device memory: %w: %w", err, errdefs.ErrInternal)
 	}
 	layers[0], err = writeLayer(ctx, dst, MediaTypeIndex, titleIndex, o.Workers, func(w io.Writer) error {
-		return index.Encode(w, x)
+		return format.EncodeIndex(w, x)
 	})
 	if err != nil {
 		return none, err
@@ -175,25 +173,25 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 }
 
 // pagemaps reads CRIU's pagemaps.
-func (s PackSource) pagemaps(pageSize int64) ([]*pages.Pagemap, error) {
+func (s PackSource) pagemaps(pageSize int64) ([]*format.Pagemap, error) {
 	if s.Memory == nil {
-		return pages.ReadDir(s.Images, pageSize)
+		return format.ReadPagemapDir(s.Images, pageSize)
 	}
 	if s.Memory.pageSize != pageSize {
 		return nil, fmt.Errorf("pack snapshot: pages of %d bytes, not %d: %w", s.Memory.pageSize, pageSize, errdefs.ErrInvalidArgument)
 	}
-	return pages.ReadPagemaps(s.Images, pageSize)
+	return format.ReadPagemaps(s.Images, pageSize)
 }
 
 // processes returns what the config says about processes.
-func processes(dir string, maps []*pages.Pagemap, pageSize int64) ([]Process, error) {
-	tree, err := pages.Processes(dir)
+func processes(dir string, maps []*format.Pagemap, pageSize int64) ([]Process, error) {
+	tree, err := format.PagedProcesses(dir)
 	if err != nil {
 		return nil, err
 	}
 	memory := make(map[int]int64)
 	for _, m := range maps {
-		if pid, ok := pages.PagemapPID(m.Name); ok {
+		if pid, ok := format.PagemapPID(m.Name); ok {
 			memory[pid] = m.Count * pageSize
 		}
 	}

@@ -9,21 +9,20 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // memoryPart is memory of one kind: that of processes and shared memory, or what processes had on devices. Segments that are new hold
 // memory of one kind only.
 type memoryPart struct {
 	in   *Intake
-	maps []*pages.Pagemap
+	maps []*format.Pagemap
 	// device says that it is of devices.
 	device bool
 }
 
 // parts returns the memory of a snapshot: that of processes first, and then, if there is some, what they had on devices.
-func (s PackSource) parts(cfg Config, maps []*pages.Pagemap, o PackOptions) ([]memoryPart, error) {
+func (s PackSource) parts(cfg Config, maps []*format.Pagemap, o PackOptions) ([]memoryPart, error) {
 	pageSize := int64(cfg.Host.PageSize)
 	parts := []memoryPart{{in: s.Memory, maps: maps}}
 	devices := deviceMaps(cfg.GPU, pageSize)
@@ -59,7 +58,7 @@ func packMemory(ctx context.Context, parts []memoryPart, o PackOptions) (out []p
 		full += int(p.in.received.Load() / p.in.o.SegmentSize)
 		unchanged = append(unchanged, p.in.results.unchanged...)
 	}
-	byMemory := func(a, b *index.Frame) int {
+	byMemory := func(a, b *format.Frame) int {
 		return cmp.Or(cmp.Compare(rank[a.Runs[0].File], rank[b.Runs[0].File]), cmp.Compare(a.Runs[0].Addr, b.Runs[0].Addr))
 	}
 	var copies []copiedFrame
@@ -88,7 +87,7 @@ func packMemory(ctx context.Context, parts []memoryPart, o PackOptions) (out []p
 
 // added returns the segments with what the parent has not, and with copies of what it has: windows that are segments of their own, then all
 // else in the order of memory.
-func (in *Intake) added(ctx context.Context, copies []copiedFrame, byMemory func(a, b *index.Frame) int) ([]packedSegment, error) {
+func (in *Intake) added(ctx context.Context, copies []copiedFrame, byMemory func(a, b *format.Frame) int) ([]packedSegment, error) {
 	alone, rest := in.results.alone, in.results.pooled
 	copied, err := in.copyFrames(ctx, copies)
 	if err != nil {

@@ -7,14 +7,14 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // packedSegment is a segment that is stored; the frames' segment number is not filled in yet.
 type packedSegment struct {
 	desc   ocispec.Descriptor
 	raw    int64
-	frames []index.Frame
+	frames []format.Frame
 	// parents says that it is the parent's.
 	parents bool
 }
@@ -28,12 +28,12 @@ func inherited(packed []packedSegment) (n int) {
 }
 
 // newIndex numbers the segments, and names them in their descriptors.
-func newIndex(packed []packedSegment, parts []memoryPart, pageSize int64) *index.Index {
-	x := &index.Index{PageSize: pageSize}
+func newIndex(packed []packedSegment, parts []memoryPart, pageSize int64) *format.Index {
+	x := &format.Index{PageSize: pageSize}
 	for n := range packed {
 		s := &packed[n]
 		s.desc.Annotations = map[string]string{ocispec.AnnotationTitle: titleSegment(n)}
-		is := index.Segment{Size: s.desc.Size, Raw: s.raw}
+		is := format.Segment{Size: s.desc.Size, Raw: s.raw}
 		_, _ = hex.Decode(is.Digest[:], []byte(s.desc.Digest.Encoded())) // a store that lies is found out by Verify
 		x.Segments = append(x.Segments, is)
 		for i := range s.frames {
@@ -43,13 +43,13 @@ func newIndex(packed []packedSegment, parts []memoryPart, pageSize int64) *index
 	}
 	for _, p := range parts {
 		for _, m := range p.maps {
-			f := index.File{ID: m.Pages, Pagemap: m.Name, Count: m.Count}
+			f := format.PagesFile{ID: m.Pages, Pagemap: m.Name, Count: m.Count}
 			if f.IsDevice() {
 				f.Pagemap = ""
 			}
 			x.Files = append(x.Files, f)
 		}
 	}
-	slices.SortFunc(x.Files, func(a, b index.File) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(x.Files, func(a, b format.PagesFile) int { return cmp.Compare(a.ID, b.ID) })
 	return x
 }

@@ -4,21 +4,20 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // pagemapCheck compares the pagemap images of a snapshot with its index: CRIU would else read the memory of one process into
 // another, or beyond the end of a file.
 type pagemapCheck struct {
-	x      *index.Index
-	files  map[string]index.File // by pagemap name; what is still to come
-	frames map[uint64][]int32    // of each file, see [index.Index.ByFile]
-	seen   []*pages.Pagemap      // those with pages
+	x      *format.Index
+	files  map[string]format.PagesFile // by pagemap name; what is still to come
+	frames map[uint64][]int32          // of each file, see [format.Index.ByFile]
+	seen   []*format.Pagemap           // those with pages
 }
 
-func newPagemapCheck(x *index.Index) *pagemapCheck {
-	c := &pagemapCheck{x: x, files: make(map[string]index.File, len(x.Files)), frames: x.ByFile()}
+func newPagemapCheck(x *format.Index) *pagemapCheck {
+	c := &pagemapCheck{x: x, files: make(map[string]format.PagesFile, len(x.Files)), frames: x.ByFile()}
 	for _, f := range x.Files {
 		if !f.IsDevice() {
 			c.files[f.Pagemap] = f
@@ -28,7 +27,7 @@ func newPagemapCheck(x *index.Index) *pagemapCheck {
 }
 
 // strayRun looks for a run whose pages are not where the memory has them. It returns the first one and false, or true if all runs are in their place. Frames and memory ascend.
-func strayRun(x *index.Index, frames []int32, memory []pages.Run) (index.Run, bool) {
+func strayRun(x *format.Index, frames []int32, memory []format.PageRun) (format.Run, bool) {
 	for _, i := range frames {
 		for _, r := range x.Frames[i].Runs { // both ascend
 			for len(memory) > 0 && memory[0].First+memory[0].Count <= r.First {
@@ -43,13 +42,13 @@ func strayRun(x *index.Index, frames []int32, memory []pages.Run) (index.Run, bo
 			}
 		}
 	}
-	return index.Run{}, true
+	return format.Run{}, true
 }
 
 // file reads an image to its end, and checks it where it is a pagemap.
 func (c *pagemapCheck) file(name string, r io.Reader) error {
-	if pages.IsPagemapName(name) {
-		m, err := pages.ReadPagemap(name, r, c.x.PageSize)
+	if format.IsPagemapName(name) {
+		m, err := format.ReadPagemap(name, r, c.x.PageSize)
 		if err != nil {
 			return err
 		}
@@ -61,11 +60,11 @@ func (c *pagemapCheck) file(name string, r io.Reader) error {
 	return nil
 }
 
-func (c *pagemapCheck) pagemap(m *pages.Pagemap) error {
+func (c *pagemapCheck) pagemap(m *format.Pagemap) error {
 	f, ok := c.files[m.Name]
 	delete(c.files, m.Name)
-	wrong := func(format string, args ...any) error {
-		return pages.Malformed(m.Name, format, args...)
+	wrong := func(layout string, args ...any) error {
+		return format.MalformedImage(m.Name, layout, args...)
 	}
 	switch {
 	case !ok && m.Count == 0:
@@ -73,7 +72,7 @@ func (c *pagemapCheck) pagemap(m *pages.Pagemap) error {
 	case !ok:
 		return wrong("has pages, but the index does not list it")
 	case f.ID != m.Pages || f.Count != m.Count:
-		return wrong("has %d pages in %s, by the index %d in %s", m.Count, pages.FileName(m.Pages), f.Count, pages.FileName(f.ID))
+		return wrong("has %d pages in %s, by the index %d in %s", m.Count, format.PagesFileName(m.Pages), f.Count, format.PagesFileName(f.ID))
 	}
 	if r, ok := strayRun(c.x, c.frames[f.ID], m.Runs); !ok {
 		return wrong("does not have pages %d to %d at %#x", r.First, r.First+r.Count-1, r.Addr)

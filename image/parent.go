@@ -11,7 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // Parent is a snapshot of earlier memory: a new snapshot lists segments of it among its own, and stores only those frames that
@@ -20,7 +20,7 @@ import (
 type Parent struct {
 	digest   digest.Digest
 	segments []ocispec.Descriptor
-	frames   []index.Frame // in segments that are there, without runs; by digest, segment and offset
+	frames   []format.Frame // in segments that are there, without runs; by digest, segment and offset
 }
 
 // OpenParent reads what is needed of the snapshot d. pageSize is that of the dumped processes, in bytes. Segments that src does
@@ -44,22 +44,22 @@ func OpenParent(ctx context.Context, src BlobStore, d ocispec.Descriptor, pageSi
 			return nil, err
 		}
 	}
-	p.frames = slices.DeleteFunc(x.Frames, func(f index.Frame) bool { return !there[f.Segment] })
+	p.frames = slices.DeleteFunc(x.Frames, func(f format.Frame) bool { return !there[f.Segment] })
 	for i := range p.frames {
 		p.frames[i].Runs = nil
 	}
-	slices.SortFunc(p.frames, func(a, b index.Frame) int {
+	slices.SortFunc(p.frames, func(a, b format.Frame) int {
 		return cmp.Or(bytes.Compare(a.Digest[:], b.Digest[:]), cmp.Compare(a.Segment, b.Segment), cmp.Compare(a.Offset, b.Offset))
 	})
 	return p, nil
 }
 
 // find returns the number of the first frame that holds the same pages; -1 if there is none. A parent that is nil has none.
-func (p *Parent) find(f *index.Frame) int {
+func (p *Parent) find(f *format.Frame) int {
 	if p == nil {
 		return -1
 	}
-	at, found := slices.BinarySearchFunc(p.frames, f, func(a index.Frame, f *index.Frame) int { return bytes.Compare(a.Digest[:], f.Digest[:]) })
+	at, found := slices.BinarySearchFunc(p.frames, f, func(a format.Frame, f *format.Frame) int { return bytes.Compare(a.Digest[:], f.Digest[:]) })
 	if !found || !p.holds(at, f) {
 		return -1
 	}
@@ -67,6 +67,6 @@ func (p *Parent) find(f *index.Frame) int {
 }
 
 // holds reports whether the frame of this number holds the same pages.
-func (p *Parent) holds(at int, f *index.Frame) bool {
+func (p *Parent) holds(at int, f *format.Frame) bool {
 	return at < len(p.frames) && p.frames[at].Digest == f.Digest && p.frames[at].Raw == f.Raw
 }

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // slots are a bounded number of buffers of a frame's length. They lie outside of Go's heap, which would grow to twice their
@@ -18,14 +18,14 @@ type slots struct {
 }
 
 func newSlots(n int) (*slots, error) {
-	memory, err := unix.Mmap(-1, 0, n*index.MaxFrame, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	memory, err := unix.Mmap(-1, 0, n*format.MaxFrame, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, fmt.Errorf("get memory for frames: %w", err)
 	}
 	_ = unix.Madvise(memory, unix.MADV_HUGEPAGE) // without, it is only slower
 	s := &slots{memory: memory, free: make(chan []byte, n), unused: make(chan []byte, n)}
 	for i := range n {
-		s.unused <- memory[i*index.MaxFrame : (i+1)*index.MaxFrame : (i+1)*index.MaxFrame]
+		s.unused <- memory[i*format.MaxFrame : (i+1)*format.MaxFrame : (i+1)*format.MaxFrame]
 	}
 	return s, nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // Fetcher opens blobs. It need not be trusted: what it gives is verified here. oras-go's content.Fetcher has this shape.
@@ -125,15 +125,15 @@ func CheckContents(layers []ocispec.Descriptor) (err error) {
 
 // indexLimit bounds the text of an index: digests and numbers never compress a hundredfold.
 func indexLimit(d ocispec.Descriptor) int64 {
-	return min(int64(index.MaxText), 1<<20+100*min(d.Size, index.MaxText))
+	return min(int64(format.MaxIndexText), 1<<20+100*min(d.Size, format.MaxIndexText))
 }
 
 // ReadIndex reads and verifies the index and compares it with manifest and config.
-func (s *Snapshot) ReadIndex(ctx context.Context, src Fetcher) (*index.Index, error) {
+func (s *Snapshot) ReadIndex(ctx context.Context, src Fetcher) (*format.Index, error) {
 	d := s.Index()
-	var x *index.Index
+	var x *format.Index
 	err := readLayer(ctx, src, d, indexLimit(d), func(r io.Reader) (err error) {
-		x, err = index.Decode(r)
+		x, err = format.DecodeIndex(r)
 		return err
 	})
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *Snapshot) ReadIndex(ctx context.Context, src Fetcher) (*index.Index, er
 }
 
 // openIndex is [Open] and [Snapshot.ReadIndex].
-func openIndex(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Snapshot, *index.Index, error) {
+func openIndex(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Snapshot, *format.Index, error) {
 	s, err := Open(ctx, src, d)
 	if err != nil {
 		return nil, nil, err
@@ -156,7 +156,7 @@ func openIndex(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Snapsho
 }
 
 // checkIndex returns an error unless the index fits manifest and config.
-func (s *Snapshot) checkIndex(x *index.Index) error {
+func (s *Snapshot) checkIndex(x *format.Index) error {
 	segments := s.Segments()
 	if len(segments) != len(x.Segments) {
 		return fmt.Errorf("it lists %d segments, the manifest %d", len(x.Segments), len(segments))
@@ -183,7 +183,7 @@ func (s *Snapshot) checkIndex(x *index.Index) error {
 }
 
 // totals sums up an index.
-func totals(x *index.Index) Memory {
+func totals(x *format.Index) Memory {
 	total, device := x.MemoryBytes()
 	m := Memory{Total: total, Zero: total - x.RawBytes(), Device: device}
 	for i, used := range x.Used() {

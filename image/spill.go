@@ -10,8 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/direct"
-	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // spill are files without a name for what has to wait: pages that come faster than they can be hashed, and frames of which it is not
@@ -26,7 +25,7 @@ type spill struct {
 
 // spilledFrame is a frame that lies in the spill.
 type spilledFrame struct {
-	frame index.Frame
+	frame format.Frame
 	at    int64
 }
 
@@ -51,7 +50,7 @@ func newSpill(dir string, cached bool) (*spill, error) {
 			if cached {
 				s.files = append(s.files, f)
 			} else {
-				s.files = append(s.files, direct.New(f))
+				s.files = append(s.files, format.NewDirectFile(f))
 			}
 			err = os.Remove(f.Name()) // nothing has to be cleared up after a process that was killed
 		}
@@ -72,8 +71,8 @@ func newSpill(dir string, cached bool) (*spill, error) {
 
 // spillPlace returns the file, by its number, and the offset in it for a place in the spill.
 func spillPlace(at int64) (file int, offset int64) {
-	n := at / index.MaxFrame
-	return int(n % spillFiles), n/spillFiles*index.MaxFrame + at%index.MaxFrame
+	n := at / format.MaxFrame
+	return int(n % spillFiles), n/spillFiles*format.MaxFrame + at%format.MaxFrame
 }
 
 // fill writes to a place.
@@ -114,7 +113,7 @@ func (s *spill) reserve(n int64) (at int64, err error) {
 		return 0, fmt.Errorf("keep pages: half of what is free on the disk is in use: %w", syscall.ENOSPC)
 	}
 	// Each piece has a place of a frame's length: only what is aligned goes past the page cache.
-	return s.end.Add(index.MaxFrame) - index.MaxFrame, nil
+	return s.end.Add(format.MaxFrame) - format.MaxFrame, nil
 }
 
 // drop gives the room of pages back.
@@ -140,19 +139,19 @@ func (s *spill) forget(at, n int64) {
 }
 
 // putFrame keeps the stored bytes of a frame. What stands behind them in memory may be written with them.
-func (s *spill) putFrame(f index.Frame, stored []byte) (spilledFrame, error) {
-	at := s.end.Add(index.MaxFrame) - index.MaxFrame
-	return spilledFrame{frame: f, at: at}, s.fill(stored[:min(direct.Up(len(stored)), cap(stored))], at)
+func (s *spill) putFrame(f format.Frame, stored []byte) (spilledFrame, error) {
+	at := s.end.Add(format.MaxFrame) - format.MaxFrame
+	return spilledFrame{frame: f, at: at}, s.fill(stored[:min(format.AlignUp(len(stored)), cap(stored))], at)
 }
 
-// takeFrame reads the stored bytes of a frame into buf, of [index.MaxFrame] bytes and from [direct.Lend], and gives their room back.
+// takeFrame reads the stored bytes of a frame into buf, of [format.MaxFrame] bytes and from [format.LendBuffer], and gives their room back.
 func (s *spill) takeFrame(f spilledFrame, buf []byte) ([]byte, error) {
 	// As far as it was written: less only at the end of a file that does not go past the page cache.
-	n, err := s.ReadAt(buf[:direct.Up(f.frame.Stored)], f.at)
+	n, err := s.ReadAt(buf[:format.AlignUp(f.frame.Stored)], f.at)
 	if int64(n) < f.frame.Stored {
 		return nil, fmt.Errorf("read a kept frame: %w", err)
 	}
-	s.forget(f.at, direct.Up(f.frame.Stored))
+	s.forget(f.at, format.AlignUp(f.frame.Stored))
 	return buf[:f.frame.Stored], nil
 }
 

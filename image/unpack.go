@@ -15,8 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // UnpackOptions are the choices of [Snapshot.Unpack]; the zero value is good.
@@ -43,9 +42,9 @@ func (s *Snapshot) Unpack(ctx context.Context, src Fetcher, dir string, o Unpack
 // Unpacked are CRIU's images in a directory, which may lack the pages files still.
 type Unpacked struct {
 	s    *Snapshot
-	x    *index.Index
+	x    *format.Index
 	dir  string
-	maps []*pages.Pagemap // those with pages
+	maps []*format.Pagemap // those with pages
 }
 
 // UnpackImages is Unpack without pages files, which [Unpacked.Memory] adds. It reads no segments: src may still lack them.
@@ -99,8 +98,8 @@ func (i *Unpacked) OfProcesses() []ocispec.Descriptor {
 }
 
 // onDevice reports whether a frame is of device memory.
-func onDevice(f index.Frame) bool {
-	_, _, ok := pages.DeviceOf(f.Runs[0].File) // an index has one file in a frame
+func onDevice(f format.Frame) bool {
+	_, _, ok := format.DeviceOf(f.Runs[0].File) // an index has one file in a frame
 	return ok
 }
 
@@ -160,7 +159,7 @@ func (i *Unpacked) memory(ctx context.Context, src Fetcher, o UnpackOptions) err
 		if file.IsDevice() {
 			continue
 		}
-		f, err := i.create(pages.FileName(file.ID))
+		f, err := i.create(format.PagesFileName(file.ID))
 		if err != nil {
 			return err
 		}
@@ -215,8 +214,8 @@ func (i *Unpacked) memory(ctx context.Context, src Fetcher, o UnpackOptions) err
 }
 
 // write writes pages, which raw has one run after the other, to their places.
-func (i *Unpacked) write(runs []index.Run, raw []byte) error {
-	f, err := os.OpenFile(filepath.Join(i.dir, pages.FileName(runs[0].File)), os.O_WRONLY, 0) // an index has one file in a frame
+func (i *Unpacked) write(runs []format.Run, raw []byte) error {
+	f, err := os.OpenFile(filepath.Join(i.dir, format.PagesFileName(runs[0].File)), os.O_WRONLY, 0) // an index has one file in a frame
 	if err != nil {
 		return err
 	}

@@ -13,9 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cryo-project/cryo/image/direct"
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/segment"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // Verify reads every blob of a snapshot and checks every digest, every frame and every reference between the parts. Its errors
@@ -63,7 +61,7 @@ func VerifyShared(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Prog
 	if err != nil {
 		return err
 	}
-	n, _ := slices.BinarySearchFunc(x.Frames, s.shared(), func(f index.Frame, segment int) int { return cmp.Compare(f.Segment, segment) })
+	n, _ := slices.BinarySearchFunc(x.Frames, s.shared(), func(f format.Frame, segment int) int { return cmp.Compare(f.Segment, segment) })
 	v := verification{src: src, progress: p}
 	for i := range n {
 		v.total += x.Frames[i].Stored
@@ -109,11 +107,11 @@ func (v *verification) advance(n int64) {
 }
 
 // memory reads all of segments, and verifies them and each frame in them. frames are all of theirs.
-func (v *verification) memory(ctx context.Context, segments []ocispec.Descriptor, frames []index.Frame) error {
+func (v *verification) memory(ctx context.Context, segments []ocispec.Descriptor, frames []format.Frame) error {
 	workers := runtime.GOMAXPROCS(0)
-	decoders := make(chan *segment.Decoder, workers)
+	decoders := make(chan *format.Decoder, workers)
 	for range workers {
-		dec, err := segment.NewDecoder()
+		dec, err := format.NewDecoder()
 		if err != nil {
 			return err
 		}
@@ -125,7 +123,7 @@ func (v *verification) memory(ctx context.Context, segments []ocispec.Descriptor
 	decodes, ctx := errgroup.WithContext(ctx) // reading ends when a frame does not verify
 	decodes.SetLimit(workers)
 	for n, d := range segments {
-		last, _ := slices.BinarySearchFunc(frames, n+1, func(f index.Frame, segment int) int { return cmp.Compare(f.Segment, segment) })
+		last, _ := slices.BinarySearchFunc(frames, n+1, func(f format.Frame, segment int) int { return cmp.Compare(f.Segment, segment) })
 		own := frames[:last]
 		frames = frames[last:]
 		reads.Go(func() error {
@@ -135,13 +133,13 @@ func (v *verification) memory(ctx context.Context, segments []ocispec.Descriptor
 			}
 			defer blob.Close()
 			for i := range own {
-				f, buf := &own[i], direct.Lend()
+				f, buf := &own[i], format.LendBuffer()
 				if err := blob.readAt(buf[:f.Stored], f.Offset); err != nil {
-					direct.Return(buf)
+					format.ReturnBuffer(buf)
 					return err
 				}
 				decodes.Go(func() error {
-					defer direct.Return(buf)
+					defer format.ReturnBuffer(buf)
 					dec := <-decoders
 					defer func() { decoders <- dec }()
 					_, err := dec.Decode(f, buf[:f.Stored])

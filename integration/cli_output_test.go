@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cryo-project/cryo/image/signature/signaturetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // TestCLIJSON has every command print JSON: one document, with these keys and no others, and nothing on standard error, but
@@ -19,7 +19,7 @@ func TestCLIJSON(t *testing.T) {
 	await(t, a, id)
 	away(t, to)
 	cleanup(t, b, id)
-	key, _ := signaturetest.Key(t)
+	key, _ := storetest.Key(t)
 	for _, test := range []struct {
 		name, keys string // keys of the document, or of the first element of a list
 		onB        bool

@@ -11,9 +11,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/signature"
-	"github.com/cryo-project/cryo/image/signature/signaturetest"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/integration/lab"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // configured runs cryo on a host by a configuration that is the host's own, and more.
@@ -42,8 +42,8 @@ func TestSignature(t *testing.T) {
 	a, b := pair(t)
 	f, other := freeze(t, []string{"count"}), freeze(t, []string{"count", "--memory", "1"})
 	pullBase(t, b)
-	private, public := signaturetest.Key(t)
-	strange, strangePub := signaturetest.Key(t)
+	private, public := storetest.Key(t)
+	strange, strangePub := storetest.Key(t)
 	base := shared.registry.Reference("trust")
 	ref := func(name string) string { return base + "/" + name + ":1" }
 	push := func(name string) {
@@ -87,7 +87,7 @@ func TestSignature(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer op.Close()
-	wrong := signaturetest.Sign(t, private, ocispec.Descriptor{Digest: other.digest}, subject)
+	wrong := storetest.SignFor(t, private, ocispec.Descriptor{Digest: other.digest}, subject)
 	if err := s.Attach(t.Context(), []signature.Attached{wrong}); err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +150,7 @@ func TestSignature(t *testing.T) {
 // TestSignatureKept: what was fetched under an easy policy is judged again by a strict one, in the store and in files.
 func TestSignatureKept(t *testing.T) {
 	a, b := pair(t)
-	private, public := signaturetest.Key(t)
+	private, public := storetest.Key(t)
 	id := name(t)
 	ref, plain := shared.registry.Reference("kept/"+id+":1"), shared.registry.Reference("kept/"+id+":2")
 	startImage(t, a, shared.image, id, nil, "workload", "count")
@@ -228,7 +228,7 @@ func TestSignatureKept(t *testing.T) {
 // TestSignatureShim: the shim judges by the configuration of the host, whatever the command was told, and has stock clients restore nothing where all must be signed.
 func TestSignatureShim(t *testing.T) {
 	a, _ := pair(t)
-	private, public := signaturetest.Key(t)
+	private, public := storetest.Key(t)
 	id := name(t)
 	ref, plain := shared.registry.Reference("shim/"+id+":1"), shared.registry.Reference("shim/"+id+":2")
 	start(t, a, id, nil, "workload", "count")

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/format"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/integration/lab"
@@ -73,7 +73,7 @@ func segmentsOf(t *testing.T, path string) (host, device map[string]bool) {
 	busy := map[string]bool{} // has memory that CRIU or the process may need at once
 	for _, f := range x.Frames {
 		d := digest.NewDigestFromBytes(digest.SHA256, x.Segments[f.Segment].Digest[:]).String()
-		if _, _, is := pages.DeviceOf(f.Runs[0].File); is {
+		if _, _, is := format.DeviceOf(f.Runs[0].File); is {
 			device[d] = true
 			continue
 		}

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/cryo-project/cryo/integration/lab"
-	"github.com/cryo-project/cryo/runtime/restorable"
+	"github.com/cryo-project/cryo/runtime/criu"
 )
 
 // asks puts a question to a container's first process, and wants a good answer.
@@ -28,7 +28,7 @@ func deviceFiles(t *testing.T, h *lab.Host, id string) (n int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, pid := range restorable.Tree(first)[1:] {
+	for _, pid := range criu.ProcessTree(first)[1:] {
 		maps, _ := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid)) // it may have ended
 		n += strings.Count(string(maps), "/dev/nvidia")
 		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
-	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // plainTCP keeps a Go program from listening with Multipath TCP, which CRIU does not know.
@@ -74,7 +74,7 @@ func TestInsideInFlight(t *testing.T) {
 	for range 2 {
 		answered := make(chan error, 1)
 		go func() {
-			answered <- setns.Do(unix.CLONE_NEWNET, fmt.Sprintf("/proc/%d/ns/net", pid), func() error { return askFrozen(pid) })
+			answered <- criu.InNamespace(unix.CLONE_NEWNET, fmt.Sprintf("/proc/%d/ns/net", pid), func() error { return askFrozen(pid) })
 		}()
 		must(t, a.Cryo(t.Context(), "checkpoint", j.id, j.ref(), "--leave-running"))
 		if err := <-answered; err != nil {

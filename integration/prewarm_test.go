@@ -10,7 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/format"
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
@@ -95,7 +95,7 @@ func wantCached(t *testing.T, h *lab.Host, ref string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cached, total, err := direct.CachedPages(f, 0, info.Size()); err != nil || cached < total {
+		if cached, total, err := format.CachedPages(f, 0, info.Size()); err != nil || cached < total {
 			t.Errorf("%d of %d pages are in the page cache, %v", cached, total, err)
 		}
 	}

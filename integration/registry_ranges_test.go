@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/format"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/segment"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -35,7 +35,7 @@ func TestRegistryRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	ranges := p.Ranges()
-	decoder, err := segment.NewDecoder()
+	decoder, err := format.NewDecoder()
 	if err != nil {
 		t.Fatal(err)
 	}

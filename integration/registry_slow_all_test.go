@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/format"
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
@@ -15,7 +15,7 @@ import (
 // comes twice.
 func TestArrivingSlowly(t *testing.T) {
 	b, _ := pair(t) // it has the base image
-	s := slowPull{host: b, mib: 16, rate: 2 << 20, most: 3 * index.MaxFrame}
+	s := slowPull{host: b, mib: 16, rate: 2 << 20, most: 3 * format.MaxFrame}
 	s.push(t)
 	for name, command := range map[string][]string{"as it is": nil, "as if with many cores": {"env", "GOMAXPROCS=16"}} {
 		t.Run(name, func(t *testing.T) { s.read(t, command) })
@@ -25,7 +25,7 @@ func TestArrivingSlowly(t *testing.T) {
 // TestArrivingLate has a container read its memory when the pull of the rest has just begun, on a line of which nothing is known then: no more of the rest is in the way than a frame that is fetched ahead, and nothing comes twice.
 func TestArrivingLate(t *testing.T) {
 	b, _ := pair(t)
-	s := slowPull{host: b, mib: 4, rate: 500 << 10, idle: 300 * time.Millisecond, most: index.MaxFrame * 9 / 4}
+	s := slowPull{host: b, mib: 4, rate: 500 << 10, idle: 300 * time.Millisecond, most: format.MaxFrame * 9 / 4}
 	s.push(t)
 	s.read(t, nil)
 }

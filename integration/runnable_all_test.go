@@ -10,14 +10,14 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/signature/signaturetest"
 	"github.com/cryo-project/cryo/integration/lab"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // TestRunnableImageSigned signs the snapshot beside an image: it is the snapshot that a policy judges, also in a copy.
 func TestRunnableImageSigned(t *testing.T) {
 	a, b := pair(t)
-	private, public := signaturetest.Key(t)
+	private, public := storetest.Key(t)
 	f, _ := frozenChanging(t, "--sign-key", private)
 	strict := fmt.Sprintf("[trust]\ndefault = 'signed'\nkeys = [%q]\n", public)
 	copies := newRegistry(t, "signed-copies", lab.RegistryOptions{})

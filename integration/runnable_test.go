@@ -12,7 +12,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/runnable"
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
@@ -108,7 +107,7 @@ func TestRunnableImage(t *testing.T) {
 	if err := json.Unmarshal(blob(t, f.ref, m.Config.Digest), &config); err != nil {
 		t.Fatal(err)
 	}
-	if got := config.Config.Labels[runnable.Label]; got != f.digest.String() || !slices.Equal(config.Config.Cmd, changing) {
+	if got := config.Config.Labels[image.RunnableLabel]; got != f.digest.String() || !slices.Equal(config.Config.Cmd, changing) {
 		t.Errorf("the image's configuration is %+v", config.Config)
 	}
 	// Layers of the base image are mounted from its repository, not sent.

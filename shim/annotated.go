@@ -19,9 +19,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/trust"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // restoreWish is what a container's annotations ask for, or the name of its image.
@@ -56,32 +56,32 @@ func askedBy(annotations map[string]string, allows func(image string) bool) (a r
 	if kind == kindSandbox {
 		return restoreWish{}, nil
 	}
-	a.ref = restorer.Named(annotations, annotations[nameAnnotation])
+	a.ref = worker.Named(annotations, annotations[nameAnnotation])
 	if a.ref == "" && kind == kindContainer && allows(annotations[imageAnnotation]) {
 		a.image, a.start = annotations[imageAnnotation], true
 	}
 	if a.ref == "" && a.image == "" {
 		return restoreWish{}, nil
 	}
-	how, err := oneOf(annotations, restorer.FallbackAnnotation, restorer.FallbackFail, restorer.FallbackStart)
+	how, err := oneOf(annotations, worker.FallbackAnnotation, worker.FallbackFail, worker.FallbackStart)
 	if err != nil {
 		return a, err
 	}
 	if how != "" {
-		a.start = how == restorer.FallbackStart
+		a.start = how == worker.FallbackStart
 	}
-	if how, err = oneOf(annotations, restorer.RestartAnnotation, restorer.RestartCold, restorer.RestartRestore); err != nil {
+	if how, err = oneOf(annotations, worker.RestartAnnotation, worker.RestartCold, worker.RestartRestore); err != nil {
 		return a, err
 	}
-	if n := annotations[restartsAnnotation]; n != "" && n != "0" && how != restorer.RestartRestore {
+	if n := annotations[restartsAnnotation]; n != "" && n != "0" && how != worker.RestartRestore {
 		if a.ref == "" {
 			return restoreWish{}, nil // it is not known whether it was restored before
 		}
 		a.again = true
 	}
-	if name := annotations[restorer.SignalAnnotation]; name != "" {
+	if name := annotations[worker.SignalAnnotation]; name != "" {
 		if a.signal = unix.SignalNum(name); a.signal == 0 || a.signal == unix.SIGKILL || a.signal == unix.SIGSTOP {
-			return a, fmt.Errorf("annotation %s=%q is no signal that a program can handle, such as SIGUSR1: %w", restorer.SignalAnnotation, name, errdefs.ErrInvalidArgument)
+			return a, fmt.Errorf("annotation %s=%q is no signal that a program can handle, such as SIGUSR1: %w", worker.SignalAnnotation, name, errdefs.ErrInvalidArgument)
 		}
 	}
 	return a, nil
@@ -100,7 +100,7 @@ func oneOf(annotations map[string]string, name, one, other string) (string, erro
 type annotatedRestore struct {
 	request *taskAPI.CreateTaskRequest // as containerd sent it
 	since   time.Time                  // when that was
-	order   *restorer.Order            // the command's; nil: the container asks
+	order   *worker.Order              // the command's; nil: the container asks
 }
 
 // asks reports whether the container asks for its restore. Its client has written its specification, and not a command by the snapshot's.
@@ -110,12 +110,12 @@ func (c *container) asks() bool { return c.annotated != nil && c.annotated.order
 const containerdAddress = "GRPC_ADDRESS"
 
 // wanted returns the request for the restore process of a container that asks for a restore.
-func (b bundle) wanted(id, namespace string) *restorer.Request {
-	return &restorer.Request{Ref: b.asked.ref, Image: b.asked.image, ID: id, Namespace: namespace, Address: os.Getenv(containerdAddress)}
+func (b bundle) wanted(id, namespace string) *worker.Request {
+	return &worker.Request{Ref: b.asked.ref, Image: b.asked.image, ID: id, Namespace: namespace, Address: os.Getenv(containerdAddress)}
 }
 
 // obey has the container restored as a command has decided, which has made it.
-func (b *bundle) obey(request *restorer.Request, id, namespace string) error {
+func (b *bundle) obey(request *worker.Request, id, namespace string) error {
 	if request.ID != id || request.Namespace != namespace {
 		return fmt.Errorf("the command has asked for the restore of %s in %s, not of %s in %s: %w", request.ID, request.Namespace, id, namespace, errdefs.ErrInvalidArgument)
 	}
@@ -131,10 +131,10 @@ func (b *bundle) obey(request *restorer.Request, id, namespace string) error {
 
 // prepareAnnotated has the snapshot prepared that is asked for, and changes the request and its options to those of a restore. Where the container's image is
 // an ordinary one nothing is changed.
-func (s *service) prepareAnnotated(ctx context.Context, c *container, r *taskAPI.CreateTaskRequest, want *restorer.Request, o *options.Options) error {
+func (s *service) prepareAnnotated(ctx context.Context, c *container, r *taskAPI.CreateTaskRequest, want *worker.Request, o *options.Options) error {
 	asked := c.bundle.asked
 	c.annotated = &annotatedRestore{request: proto.Clone(r).(*taskAPI.CreateTaskRequest), since: time.Now(), order: want.Order}
-	fresh := restorer.NoteRootfs(r.Bundle, r.Rootfs)
+	fresh := worker.NoteRootfs(r.Bundle, r.Rootfs)
 	if want.Order != nil {
 		fresh = nil // the command removes it as a whole
 	}
@@ -142,13 +142,13 @@ func (s *service) prepareAnnotated(ctx context.Context, c *container, r *taskAPI
 		return fmt.Errorf("restore %s: %w", r.ID, fresh)
 	}
 	want.Bundle, want.Rootfs = r.Bundle, r.Rootfs
-	process, prepared, err := restorer.Start(ctx, *want)
+	process, prepared, err := worker.Start(ctx, *want)
 	if err != nil {
 		return fmt.Errorf("restore %s from %s: %w", r.ID, asked.name(), cmp.Or(fresh, err)) // it cannot have been prepared without
 	}
 	if process == nil {
 		c.annotated = nil
-		return restorer.KeepRootfs(r.Bundle)
+		return worker.KeepRootfs(r.Bundle)
 	}
 	c.process, c.prepared = process, *prepared
 	for _, w := range prepared.Warnings {
@@ -163,7 +163,7 @@ func (c *container) runs(ctx context.Context) {
 	if c.process == nil {
 		return
 	}
-	if err := errors.Join(restorer.KeepRootfs(c.bundle.dir), c.process.Running(c.loaded)); err != nil {
+	if err := errors.Join(worker.KeepRootfs(c.bundle.dir), c.process.Running(c.loaded)); err != nil {
 		log.G(ctx).WithError(err).WithField("id", c.request.ID).Warn("tell the restore process that the container runs") // if it has died, its memory does not come, and that is told
 	}
 	go c.process.Let()
@@ -195,7 +195,7 @@ func (c *container) undo() error {
 	if c.annotated == nil {
 		return nil
 	}
-	return restorer.UndoRootfs(c.bundle.dir)
+	return worker.UndoRootfs(c.bundle.dir)
 }
 
 // afresh undoes what has been prepared for the restore of a container, of which the stock service knows nothing, and creates it as its client wrote it.
@@ -227,7 +227,7 @@ func (s *service) publishFallback(ctx context.Context, id string, a restoreWish,
 
 // startedAgain says that a container is started since it has run before.
 func (s *service) startedAgain(ctx context.Context, id string, a restoreWish) {
-	reason := failure.New(errdefs.ErrFailedPrecondition, "", "restart: the pod has run this container before, or has failed to restore it (%s=%s restores it again)", restorer.RestartAnnotation, restorer.RestartRestore).By("restart")
+	reason := failure.New(errdefs.ErrFailedPrecondition, "", "restart: the pod has run this container before, or has failed to restore it (%s=%s restores it again)", worker.RestartAnnotation, worker.RestartRestore).By("restart")
 	log.G(ctx).WithField("id", id).WithField("snapshot", a.name()).Info("a container is started, and not restored: " + reason.Message)
 	s.publishFallback(ctx, id, a, reason)
 }

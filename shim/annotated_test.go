@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 func TestAskedBy(t *testing.T) {
@@ -23,7 +23,7 @@ func TestAskedBy(t *testing.T) {
 		}
 		return all
 	}
-	const asks, again = restorer.Annotation, restartsAnnotation
+	const asks, again = worker.Annotation, restartsAnnotation
 	for name, test := range map[string]struct {
 		annotations map[string]string
 		want        restoreWish
@@ -31,10 +31,10 @@ func TestAskedBy(t *testing.T) {
 	}{
 		"nothing":             {nil, restoreWish{}, false},
 		"a restore":           {map[string]string{asks: "r:1"}, restoreWish{ref: "r:1"}, false},
-		"that may fail":       {map[string]string{asks: "r:1", restorer.FallbackAnnotation: "start"}, restoreWish{ref: "r:1", start: true}, false},
-		"that must not":       {map[string]string{asks: "r:1", restorer.FallbackAnnotation: "fail"}, restoreWish{ref: "r:1"}, false},
-		"nonsense":            {map[string]string{asks: "r:1", restorer.FallbackAnnotation: "no"}, restoreWish{}, true},
-		"a fallback alone":    {map[string]string{restorer.FallbackAnnotation: "start"}, restoreWish{}, false},
+		"that may fail":       {map[string]string{asks: "r:1", worker.FallbackAnnotation: "start"}, restoreWish{ref: "r:1", start: true}, false},
+		"that must not":       {map[string]string{asks: "r:1", worker.FallbackAnnotation: "fail"}, restoreWish{ref: "r:1"}, false},
+		"nonsense":            {map[string]string{asks: "r:1", worker.FallbackAnnotation: "no"}, restoreWish{}, true},
+		"a fallback alone":    {map[string]string{worker.FallbackAnnotation: "start"}, restoreWish{}, false},
 		"a pod's sandbox":     {pod(asks, "r:1", kindAnnotation, kindSandbox), restoreWish{}, false},
 		"an empty annotation": {map[string]string{asks: ""}, restoreWish{}, false},
 
@@ -42,25 +42,25 @@ func TestAskedBy(t *testing.T) {
 		"by its name":                 {pod(asks+".app", "r:2"), restoreWish{ref: "r:2"}, false},
 		"both":                        {pod(asks, "r:1", asks+".app", "r:2"), restoreWish{ref: "r:2"}, false},
 		"another's":                   {pod(imageAnnotation, "x", asks+".other", "r:2"), restoreWish{}, false},
-		"a name that means more":      {pod(nameAnnotation, "fallback", asks, "r:1", restorer.FallbackAnnotation, "start"), restoreWish{ref: "r:1", start: true}, false},
-		"a signal's":                  {pod(nameAnnotation, "signal", imageAnnotation, "x", restorer.SignalAnnotation, "SIGUSR1"), restoreWish{}, false},
+		"a name that means more":      {pod(nameAnnotation, "fallback", asks, "r:1", worker.FallbackAnnotation, "start"), restoreWish{ref: "r:1", start: true}, false},
+		"a signal's":                  {pod(nameAnnotation, "signal", imageAnnotation, "x", worker.SignalAnnotation, "SIGUSR1"), restoreWish{}, false},
 		"by its image":                {pod(), restoreWish{image: image, start: true}, false},
-		"by its image or not at all":  {pod(restorer.FallbackAnnotation, "fail"), restoreWish{image: image}, false},
+		"by its image or not at all":  {pod(worker.FallbackAnnotation, "fail"), restoreWish{image: image}, false},
 		"another image":               {pod(imageAnnotation, "r.example.com/other:1"), restoreWish{}, false},
 		"an image without a pod":      {map[string]string{imageAnnotation: image}, restoreWish{}, false},
 		"a sandbox with an image":     {pod(kindAnnotation, kindSandbox), restoreWish{}, false},
-		"a signal":                    {pod(restorer.SignalAnnotation, "SIGUSR1"), restoreWish{image: image, start: true, signal: unix.SIGUSR1}, false},
-		"no signal":                   {pod(restorer.SignalAnnotation, "USR1"), restoreWish{}, true},
-		"a signal that nobody hears":  {pod(restorer.SignalAnnotation, "SIGKILL"), restoreWish{}, true},
+		"a signal":                    {pod(worker.SignalAnnotation, "SIGUSR1"), restoreWish{image: image, start: true, signal: unix.SIGUSR1}, false},
+		"no signal":                   {pod(worker.SignalAnnotation, "USR1"), restoreWish{}, true},
+		"a signal that nobody hears":  {pod(worker.SignalAnnotation, "SIGKILL"), restoreWish{}, true},
 		"for the first time":          {pod(again, "0"), restoreWish{image: image, start: true}, false},
 		"for the second time":         {pod(again, "1"), restoreWish{}, false},
 		"annotated, a second time":    {pod(again, "1", asks, "r:1"), restoreWish{ref: "r:1", again: true}, false},
-		"explicitly cold":             {pod(again, "2", asks, "r:1", restorer.RestartAnnotation, "cold"), restoreWish{ref: "r:1", again: true}, false},
-		"restored each time":          {pod(again, "2", restorer.RestartAnnotation, "restore"), restoreWish{image: image, start: true}, false},
-		"nonsense about the restart":  {pod(restorer.RestartAnnotation, "warm"), restoreWish{}, true},
-		"nonsense that nobody asks":   {map[string]string{restorer.RestartAnnotation: "warm", restorer.SignalAnnotation: "x"}, restoreWish{}, false},
-		"annotated in its own words":  {pod(asks, "r:1", restorer.FallbackAnnotation, "start"), restoreWish{ref: "r:1", start: true}, false},
-		"the name wins for its image": {pod(asks+".app", "r:2", again, "1", restorer.RestartAnnotation, "restore"), restoreWish{ref: "r:2"}, false},
+		"explicitly cold":             {pod(again, "2", asks, "r:1", worker.RestartAnnotation, "cold"), restoreWish{ref: "r:1", again: true}, false},
+		"restored each time":          {pod(again, "2", worker.RestartAnnotation, "restore"), restoreWish{image: image, start: true}, false},
+		"nonsense about the restart":  {pod(worker.RestartAnnotation, "warm"), restoreWish{}, true},
+		"nonsense that nobody asks":   {map[string]string{worker.RestartAnnotation: "warm", worker.SignalAnnotation: "x"}, restoreWish{}, false},
+		"annotated in its own words":  {pod(asks, "r:1", worker.FallbackAnnotation, "start"), restoreWish{ref: "r:1", start: true}, false},
+		"the name wins for its image": {pod(asks+".app", "r:2", again, "1", worker.RestartAnnotation, "restore"), restoreWish{ref: "r:2"}, false},
 	} {
 		got, err := askedBy(test.annotations, allows)
 		if (err != nil) != test.fails || !test.fails && got != test.want || test.fails && !errdefs.IsInvalidArgument(err) {

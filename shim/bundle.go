@@ -14,9 +14,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/runtime/criu"
-	"github.com/cryo-project/cryo/runtime/restorable"
 	"github.com/cryo-project/cryo/runtime/runc"
 )
 
@@ -84,7 +83,7 @@ func openBundle(dir string, allows func(image string) bool) (bundle, error) {
 	if b.asked.restores() {
 		b.written = data
 	}
-	_, b.asksNoRing = annotations[restorable.RingAnnotation]
+	_, b.asksNoRing = annotations[criu.RingAnnotation]
 	b.gpus = gpusOf(&specs.Spec{Linux: &specs.Linux{Devices: known.Linux.Devices}, Mounts: known.Mounts})
 	own, ok := annotations[criu.Annotation]
 	switch {

@@ -13,13 +13,13 @@ import (
 	oomv2 "github.com/containerd/containerd/v2/pkg/oom/v2"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // adopt finds the cgroup of a restored container's first process. The stock service looks for it at Create only, when
 // such a container has no process yet.
 func (s *service) adopt(c *container, pid int) error {
-	cgroup, err := restorer.CgroupOf(pid)
+	cgroup, err := worker.CgroupOf(pid)
 	if err != nil {
 		return err
 	}

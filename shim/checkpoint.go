@@ -18,11 +18,11 @@ import (
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // Checkpoint dumps the container into r.Path, or has a checkpoint process take a snapshot of it. State, Wait, Stats and events go on meanwhile.
@@ -44,7 +44,7 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 	if c == nil {
 		return fmt.Errorf("checkpoint %s: no such container: %w", r.ID, errdefs.ErrNotFound)
 	}
-	order, err := restorer.RequestIn(&o)
+	order, err := worker.RequestIn(&o)
 	if err != nil {
 		return err
 	}
@@ -66,8 +66,8 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 type dumpRequest struct {
 	images, work string // directories of CRIU's; work may be empty
 	options      *options.CheckpointOptions
-	holder       *restorer.Holder // nil: a stock client takes the images
-	skipLock     bool             // see [criu.SkipLock]
+	holder       *worker.Holder // nil: a stock client takes the images
+	skipLock     bool           // see [criu.SkipLock]
 }
 
 // dump dumps the container, with the checkpoint process that holds it or for a stock client.
@@ -187,7 +187,7 @@ func (s *service) dumpAlone(in *admission, c *container, r dumpRequest) (result 
 }
 
 // run takes the checkpoint, with what the container has on GPUs. A container that is parked from a checkpoint before stays so.
-func (s *service) run(ctx context.Context, in *admission, c *container, request checkpoint.Request, holder *restorer.Holder) (checkpoint.Result, error) {
+func (s *service) run(ctx context.Context, in *admission, c *container, request checkpoint.Request, holder *worker.Holder) (checkpoint.Result, error) {
 	if !c.gpus.nvidia {
 		return checkpoint.Run(ctx, c.runtime, request)
 	}

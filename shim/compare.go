@@ -5,7 +5,7 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cryo-project/cryo/runtime/grant"
+	"github.com/cryo-project/cryo/runtime/guard"
 )
 
 // compare compares the container that CRIU has restored, and that does not run yet, with what it was granted: by its specification, and by the user who restores it. Its GPUs must fit.
@@ -15,7 +15,7 @@ func (c *container) compare(init, criu int) error {
 	if err != nil {
 		return err
 	}
-	if err := grant.Check(init, criu, grant.Container{Spec: spec, Rootfs: c.bundle.rootfs(spec), Allow: c.prepared.Allowed, User: c.asks()}); err != nil {
+	if err := guard.Compare(init, criu, guard.Container{Spec: spec, Rootfs: c.bundle.rootfs(spec), Allow: c.prepared.Allowed, User: c.asks()}); err != nil {
 		return err
 	}
 	if c.fits != nil {

@@ -9,13 +9,12 @@ import (
 	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process"
 
-	"github.com/cryo-project/cryo/image/sandbox"
+	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/runc"
-	"github.com/cryo-project/cryo/shim/fill"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // container is what cryo knows of a container beside what the stock service knows.
@@ -30,18 +29,18 @@ type container struct {
 	sending atomic.Bool // a snapshot is being taken and sent, by the container's annotation
 
 	annotated *annotatedRestore           // nil: a stock client restores, or it is started
-	process   *restorer.Process           // that has prepared the restore; nil: none has, a stock client restores
-	prepared  restorer.Prepared           // by the process; the zero value: nothing
+	process   *worker.Process             // that has prepared the restore; nil: none has, a stock client restores
+	prepared  worker.Prepared             // by the process; the zero value: nothing
 	fits      func() error                // waits until it is known whether its GPUs fit, and says why not; nil: nothing is loaded onto GPUs
 	loaded    gpu.Loaded                  // how its GPUs were
 	thaw      func(context.Context) error // lets it run that stands frozen since CRIU has restored it; nil: it runs
 
-	restore string                          // directory of the images it is restored from; empty: started afresh
-	ipc     *criu.IPC                       // the IPC namespace of its pod; nil: it has its own, or is not restored
-	work    string                          // where CRIU leaves its log of the restore
-	box     atomic.Pointer[sandbox.Sandbox] // has reviewed the images; nil: it has ended
-	filling atomic.Pointer[fill.Filling]    // nil: all memory was there when it began to run
-	cgroup  atomic.Value                    // of a restored container: what restorer.CgroupOf gives
+	restore string                         // directory of the images it is restored from; empty: started afresh
+	ipc     *criu.IPC                      // the IPC namespace of its pod; nil: it has its own, or is not restored
+	work    string                         // where CRIU leaves its log of the restore
+	box     atomic.Pointer[trust.Sandbox]  // has reviewed the images; nil: it has ended
+	filling atomic.Pointer[worker.Filling] // nil: all memory was there when it began to run
+	cgroup  atomic.Value                   // of a restored container: what worker.CgroupOf gives
 }
 
 // runtimeContainer is the container as runc knows it.

@@ -10,11 +10,10 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // Create makes a container, fresh or from the images of a snapshot, which [service.Start] then restores.
@@ -81,7 +80,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, col
 	if err != nil {
 		return c, err
 	}
-	ordered, err := restorer.RequestIn(options)
+	ordered, err := worker.RequestIn(options)
 	if err != nil {
 		return c, err
 	}
@@ -127,7 +126,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, col
 	if err := s.judge(c); err != nil {
 		return c, err
 	}
-	box, err := sandbox.Open(sandbox.Self, c.restore) // it takes some milliseconds to be ready
+	box, err := trust.OpenSandbox(trust.ReviewProgram, c.restore) // it takes some milliseconds to be ready
 	if err != nil {
 		return c, err
 	}
@@ -188,7 +187,7 @@ func reviewFiles(ctx context.Context, c *container) error {
 		return err
 	}
 	if box == nil { // it was begun before, and failed
-		if box, err = sandbox.Open(sandbox.Self, c.restore); err != nil {
+		if box, err = trust.OpenSandbox(trust.ReviewProgram, c.restore); err != nil {
 			return err
 		}
 	}

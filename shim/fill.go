@@ -9,8 +9,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/shim/fill"
-	"github.com/cryo-project/cryo/shim/notes"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // fillTime bounds how long a checkpoint or a pause waits for memory to be there.
@@ -25,11 +24,11 @@ func (s *service) fillRate(c *container) int64 {
 }
 
 // beginFilling has the restore process get ready to fill in the container's memory, and sees to it from now on. Where CRIU's images have all memory it gives nil.
-func (s *service) beginFilling(ctx context.Context, c *container) (*fill.Filling, error) {
+func (s *service) beginFilling(ctx context.Context, c *container) (*worker.Filling, error) {
 	if !c.prepared.Lazy {
 		return nil, nil
 	}
-	f, err := fill.Start(c.work, c.process, s.fillRate(c))
+	f, err := worker.StartFilling(c.work, c.process, s.fillRate(c))
 	if err != nil {
 		return nil, err
 	}
@@ -46,7 +45,7 @@ const noteTime = time.Second / 2
 const waitingTopic = "/cryo/restore/waiting"
 
 // noteFilling notes in the bundle how much memory is there, until all is or filling has failed. It gives the last note.
-func (s *service) noteFilling(ctx context.Context, c *container, f *fill.Filling) (noted notes.Memory) {
+func (s *service) noteFilling(ctx context.Context, c *container, f *worker.Filling) (noted worker.MemoryNote) {
 	warn(ctx, "note the state of a container", noted.Write(c.bundle.dir))
 	ticker := time.NewTicker(noteTime)
 	defer ticker.Stop()
@@ -72,18 +71,18 @@ func (s *service) noteFilling(ctx context.Context, c *container, f *fill.Filling
 }
 
 // watchFilling waits until the container's memory is there. A container that cannot get it is ended.
-func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Filling) {
+func (s *service) watchFilling(ctx context.Context, c *container, f *worker.Filling) {
 	id := c.request.ID
 	noted := s.noteFilling(ctx, c, f)
 	r, err := f.Result()
 	if err == nil {
-		warn(ctx, "note the state of a container", notes.Memory{Here: r.Bytes, Total: r.Bytes}.Write(c.bundle.dir))
+		warn(ctx, "note the state of a container", worker.MemoryNote{Here: r.Bytes, Total: r.Bytes}.Write(c.bundle.dir))
 		log.G(ctx).WithField("id", id).WithField("bytes", r.Bytes).WithField("seconds", r.Seconds).WithField("peak", r.Peak).
 			Info("the memory of a restored container is there")
 		return
 	}
 	defer f.End()
-	if errors.Is(err, fill.ErrEnded) {
+	if errors.Is(err, worker.ErrFillEnded) {
 		return
 	}
 	log.G(ctx).WithField("id", id).WithError(err).Error("a container is ended since its memory cannot be filled in")

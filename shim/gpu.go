@@ -13,9 +13,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
-	"github.com/cryo-project/cryo/runtime/gpu/interrupt"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // gpus is what a container has of GPUs by its specification. Nothing is done for one that has none.
@@ -30,7 +28,7 @@ type gpus struct {
 
 // gpusOf looks into a specification. Where all of the host's /dev is mounted, its GPUs are too.
 func gpusOf(spec *specs.Spec) gpus {
-	g := gpus{nvidia: cdi.HasNVIDIA(spec)}
+	g := gpus{nvidia: gpu.HasNVIDIA(spec)}
 	for _, m := range spec.Mounts {
 		if path.Clean(m.Source) == "/dev" && path.Clean(m.Destination) == "/dev" {
 			g.nvidia = true
@@ -58,12 +56,12 @@ func nvidiaNodes(spec *specs.Spec) (nodes []specs.LinuxDevice) {
 func (c *container) gpuContainer(spec *specs.Spec) gpu.Container {
 	return gpu.Container{
 		PIDs:   func(ctx context.Context) ([]int, error) { return c.runtime.Processes(ctx) },
-		Minors: cdi.Minors(spec),
+		Minors: gpu.DeviceMinors(spec),
 	}
 }
 
 // engine makes what saves the container's GPUs for a checkpoint, which a process may hold.
-func (s *service) engine(ctx context.Context, c *container, holder *restorer.Holder, frozen bool) (*gpu.Engine, error) {
+func (s *service) engine(ctx context.Context, c *container, holder *worker.Holder, frozen bool) (*gpu.Engine, error) {
 	spec, err := c.bundle.spec()
 	if err != nil {
 		return nil, err
@@ -73,9 +71,9 @@ func (s *service) engine(ctx context.Context, c *container, holder *restorer.Hol
 	if err != nil {
 		return nil, err
 	}
-	e := &gpu.Engine{Container: c.gpuContainer(spec), Timeout: timeout, Force: force, Raise: interrupt.Raise, Lower: interrupt.Lower, KeeperOnly: w.KeeperOnly, GoesOn: w.LeaveRunning}
+	e := &gpu.Engine{Container: c.gpuContainer(spec), Timeout: timeout, Force: force, Raise: gpu.RaiseInterrupt, Lower: gpu.LowerInterrupt, RequireKeeper: w.KeeperOnly, GoesOn: w.LeaveRunning}
 	handOver(c, e, holder, frozen)
-	host := cdi.Open(s.config.GPU.CDI...)
+	host := gpu.OpenCDI(s.config.GPU.CDI...)
 	if e.CDI = host.Find(spec); len(e.CDI) > 0 {
 		edits, err := host.Edits(e.CDI)
 		if err != nil {

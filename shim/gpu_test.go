@@ -17,7 +17,6 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/shim/config"
 )
 
@@ -110,12 +109,12 @@ func TestBringGPUs(t *testing.T) {
 	c.GPU.CDI = []string{dir}
 	s := &service{config: c}
 	old := specs.Mount{Destination: "/lib/driver", Source: "/lib/old"}
-	record := &gpu.Record{GPU: image.GPU{Engine: "driver", CDI: []string{"nvidia.com/gpu=0"}}, Edits: &cdi.Edits{Env: []string{"OLD=1"}, Mounts: []specs.Mount{old}}}
+	record := &gpu.Record{GPU: image.GPU{Engine: "driver", CDI: []string{"nvidia.com/gpu=0"}}, Edits: &gpu.CDIEdits{Env: []string{"OLD=1"}, Mounts: []specs.Mount{old}}}
 	spec := specs.Spec{Process: &specs.Process{Env: []string{"A=B", "OLD=1"}}, Linux: &specs.Linux{}, Mounts: []specs.Mount{old, {Destination: "/data", Source: "/data"}}}
 	for _, told := range []bool{false, true} {
 		b := bundle{dir: t.TempDir()}
 		if told {
-			spec.Annotations = map[string]string{cdi.Annotation: ""}
+			spec.Annotations = map[string]string{gpu.DevicesAnnotation: ""}
 		}
 		data, err := json.Marshal(spec)
 		if err != nil {

@@ -12,11 +12,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // gpuEngine is the engine that a container asks for: by its annotation, else by the configuration.
@@ -100,7 +100,7 @@ func (c *container) giveLibraryAgain(spec *specs.Spec) error {
 }
 
 // handOver has the container hand device memory over, or notes why it does not.
-func handOver(c *container, e *gpu.Engine, holder *restorer.Holder, frozen bool) {
+func handOver(c *container, e *gpu.Engine, holder *worker.Holder, frozen bool) {
 	e.Library, e.Fallback = c.gpus.library, c.gpus.fallback
 	switch {
 	case e.Library == nil:

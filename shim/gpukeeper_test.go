@@ -14,12 +14,12 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 	"github.com/cryo-project/cryo/shim/config"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // engineBundle is a container with a GPU, whose rootfs has these files.
@@ -134,16 +134,16 @@ func TestGiveLibraryAgain(t *testing.T) {
 
 // TestHandOverOnlyToThoseWhoTakeIt: without a process that takes device memory, or of a paused container, nothing is handed over.
 func TestHandOverOnlyToThoseWhoTakeIt(t *testing.T) {
-	takes := &restorer.Holder{Hold: restorer.Hold{Options: checkpoint.Options{Devices: true}}}
+	takes := &worker.Holder{Hold: worker.Hold{Options: checkpoint.Options{Devices: true}}}
 	for name, test := range map[string]struct {
 		library      *image.GPULibrary
-		holder       *restorer.Holder
+		holder       *worker.Holder
 		frozen, want bool
 	}{
 		"taken":             {&image.GPULibrary{}, takes, false, true},
 		"paused":            {&image.GPULibrary{}, takes, true, false},
 		"a stock client":    {&image.GPULibrary{}, nil, false, false},
-		"not wanted":        {&image.GPULibrary{}, &restorer.Holder{}, false, false},
+		"not wanted":        {&image.GPULibrary{}, &worker.Holder{}, false, false},
 		"without a library": {nil, takes, false, false},
 	} {
 		e := &gpu.Engine{}

@@ -12,11 +12,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
-	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
-	"github.com/cryo-project/cryo/runtime/grant"
+	"github.com/cryo-project/cryo/runtime/guard"
 	"github.com/cryo-project/cryo/runtime/runc"
-	"github.com/cryo-project/cryo/shim/load"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // bringGPUs makes the specification of a container that is restored one for this host's GPUs. A stock client gives it as it was on
@@ -27,7 +25,7 @@ func (s *service) bringGPUs(c *container, spec *specs.Spec, record *gpu.Record) 
 	if record == nil || c.asks() {
 		return nil
 	}
-	if _, noted, err := cdi.Annotated(spec); err != nil {
+	if _, noted, err := gpu.AnnotatedDevices(spec); err != nil {
 		return err
 	} else if !noted && len(record.CDI) > 0 {
 		if err := s.giveCDI(spec, record); err != nil {
@@ -41,7 +39,7 @@ func (s *service) bringGPUs(c *container, spec *specs.Spec, record *gpu.Record) 
 // more than the specification has.
 func (s *service) giveCDI(spec *specs.Spec, record *gpu.Record) error {
 	granted := nodesOf(spec)
-	host := cdi.Open(s.config.GPU.CDI...)
+	host := gpu.OpenCDI(s.config.GPU.CDI...)
 	edits, err := host.Edits(record.CDI)
 	if err != nil {
 		return err
@@ -148,14 +146,14 @@ func (s *service) beginGPUs(ctx context.Context, c *container) (*gpu.Restore, er
 	r.Thaw = c.thawRestored
 	if c.prepared.Devices {
 		r.Bring = func() (gpu.Source, error) {
-			l, err := load.Start(c.process)
+			l, err := worker.StartLoading(c.process)
 			if err != nil {
 				return nil, err // not l, which would be an interface that is not nil
 			}
 			return l, nil
 		}
-		r.Kept = func(fits func(prewarmed.Info) bool) (*prewarmed.Lease, error) {
-			return prewarmed.New(c.prepared.Root).Lease(c.prepared.Digest.String(), fits)
+		r.Kept = func(fits func(gpu.Prewarmed) bool) (*gpu.PrewarmedLease, error) {
+			return gpu.NewPrewarmedDir(c.prepared.Root).Lease(c.prepared.Digest.String(), fits)
 		}
 	}
 	if err := r.Begin(ctx); err != nil {
@@ -190,7 +188,7 @@ func (c *container) freezeRestored(init int) error {
 	if c.gpus.record == nil || len(c.gpus.record.Processes) == 0 {
 		return nil
 	}
-	all, err := grant.Tree(init)
+	all, err := guard.ProcessesOf(init)
 	if err != nil {
 		return err
 	}

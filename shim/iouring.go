@@ -8,17 +8,17 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/runtime/restorable"
+	"github.com/cryo-project/cryo/runtime/criu"
 )
 
 // refuseRing has a new container's programs do without io_uring, which CRIU cannot save, if the container's annotation asks for that. A container that is restored has the filter of its processes.
 func refuseRing(spec *specs.Spec) error {
-	value, asked := spec.Annotations[restorable.RingAnnotation]
+	value, asked := spec.Annotations[criu.RingAnnotation]
 	if !asked {
 		return nil
 	}
-	if value != restorable.RingRefused {
-		return fmt.Errorf("annotation %s=%q is not %s: %w", restorable.RingAnnotation, value, restorable.RingRefused, errdefs.ErrInvalidArgument)
+	if value != criu.RingRefused {
+		return fmt.Errorf("annotation %s=%q is not %s: %w", criu.RingAnnotation, value, criu.RingRefused, errdefs.ErrInvalidArgument)
 	}
 	if spec.Linux == nil {
 		spec.Linux = &specs.Linux{}

@@ -3,8 +3,8 @@ package shim
 import (
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/signature"
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/shim/config"
 )
 

@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/runc"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // shimManager is the stock manager, which starts shims and cleans up after dead ones, with what cryo adds to both.
@@ -89,7 +89,7 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 		warn(ctx, "have runc forget the container of a dead shim", c.Delete(deleting))
 		removeHybrid(unified)
 	}
-	warn(ctx, "undo what the restore of a dead shim has changed in the root file system", restorer.UndoRootfs(bundle))
+	warn(ctx, "undo what the restore of a dead shim has changed in the root file system", worker.UndoRootfs(bundle))
 	warn(ctx, "remove the cgroup that the restore of a dead shim has left", runc.EndClaim(bundle))
 	warn(ctx, "remove the directory a container was restored from", removeOwned(bundle))
 	return status, stopped

@@ -6,12 +6,12 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // configure writes CRIU's configuration for a dump. Where a process holds the container, it takes the pages itself, and configure returns the socket that CRIU shall
 // inherit: one that no other process can reach, whatever the network namespaces are.
-func configure(c *container, o criu.Options, holder *restorer.Holder) (pages *os.File, err error) {
+func configure(c *container, o criu.Options, holder *worker.Holder) (pages *os.File, err error) {
 	if pages, err = holder.Pages(); err != nil {
 		return nil, err
 	}

@@ -10,10 +10,8 @@ import (
 	containerd "github.com/containerd/containerd/v2/version"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/sandbox"
-	"github.com/cryo-project/cryo/runtime/confinement"
-	"github.com/cryo-project/cryo/runtime/standin"
-	"github.com/cryo-project/cryo/runtime/tmpfs"
+	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/runtime/guard"
 	"github.com/cryo-project/cryo/shim/config"
 )
 
@@ -24,13 +22,13 @@ const Name = "io.containerd.cryo.v1"
 // reviews CRIU's images, or stands in for CRIU or its tar.
 func Run(ctx context.Context, version, revision string) {
 	switch filepath.Base(os.Args[0]) {
-	case standin.Tar:
-		os.Exit(tmpfs.Main(os.Args))
-	case standin.CRIU:
-		os.Exit(confinement.Main(os.Args))
+	case guard.TarName:
+		os.Exit(guard.TarMain(os.Args))
+	case guard.CRIUName:
+		os.Exit(guard.ConfineMain(os.Args))
 	}
-	if len(os.Args) == 2 && os.Args[1] == sandbox.Command {
-		os.Exit(sandbox.Main())
+	if len(os.Args) == 2 && os.Args[1] == trust.ReviewCommand {
+		os.Exit(trust.ReviewMain())
 	}
 	// What pkg/shim prints for -v and Info are the variables of containerd's package.
 	containerd.Version, containerd.Revision = version, revision

@@ -15,10 +15,10 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
-// sentFile is what a client gets for CRIU's images where the snapshot went to a registry: a [restorer.Taken].
+// sentFile is what a client gets for CRIU's images where the snapshot went to a registry: a [worker.Taken].
 const sentFile = "cryo-snapshot.json"
 
 // podAnnotation has the name of a container's pod. Source: containerd, internal/cri/annotations.
@@ -34,11 +34,11 @@ func (c *container) sendTo(o *options.CheckpointOptions) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return spec.Annotations[restorer.CheckpointAnnotation], nil
+	return spec.Annotations[worker.CheckpointAnnotation], nil
 }
 
 // snapshot has the checkpoint process take a snapshot as a command has ordered. The process hears when the command does not want it any more, and goes on without containerd.
-func (s *service) snapshot(ctx context.Context, c *container, order *restorer.Request) error {
+func (s *service) snapshot(ctx context.Context, c *container, order *worker.Request) error {
 	id := c.request.ID
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
@@ -47,13 +47,13 @@ func (s *service) snapshot(ctx context.Context, c *container, order *restorer.Re
 	if order.ID != id || order.Namespace != ns || order.Checkpoint == nil {
 		return fmt.Errorf("the command has asked for a snapshot of %s in %s, not of %s in %s: %w", order.ID, order.Namespace, id, ns, errdefs.ErrInvalidArgument)
 	}
-	_, _, err = restorer.Take(context.WithoutCancel(ctx), *order, s.holding(c))
+	_, _, err = worker.Take(context.WithoutCancel(ctx), *order, s.holding(c))
 	return err
 }
 
 // holding returns the function that dumps the container for a checkpoint process.
-func (s *service) holding(c *container) restorer.Dump {
-	return func(ctx context.Context, h *restorer.Holder) (checkpoint.Result, error) {
+func (s *service) holding(c *container) worker.Dump {
+	return func(ctx context.Context, h *worker.Holder) (checkpoint.Result, error) {
 		return s.dump(ctx, c, dumpRequest{images: h.Images, work: h.Work, holder: h, skipLock: h.SkipLock, options: &options.CheckpointOptions{
 			OpenTcp: h.TCPEstablished, FileLocks: h.FileLocks, ExternalUnixSockets: h.ExternalUnixSockets,
 		}})
@@ -82,7 +82,7 @@ func (s *service) send(ctx context.Context, c *container, to, images string, o *
 		}
 		defer s.pauseAgain(ctx, id)
 	}
-	taken, warnings, err := restorer.Take(ctx, request, s.holding(c))
+	taken, warnings, err := worker.Take(ctx, request, s.holding(c))
 	for _, w := range warnings {
 		log.G(ctx).WithField("id", id).WithField("to", to).Warn(w)
 	}
@@ -101,12 +101,12 @@ func (s *service) send(ctx context.Context, c *container, to, images string, o *
 	return nil
 }
 
-func (c *container) sendRequest(ctx context.Context, to string, o *options.CheckpointOptions) (r restorer.Request, err error) {
-	send := &restorer.Checkpoint{
+func (c *container) sendRequest(ctx context.Context, to string, o *options.CheckpointOptions) (r worker.Request, err error) {
+	send := &worker.Checkpoint{
 		To: to, Names: []string{c.request.ID}, Work: o.WorkPath,
 		TCPEstablished: o.OpenTcp, FileLocks: o.FileLocks, ExternalUnixSockets: o.ExternalUnixSockets,
 	}
-	r = restorer.Request{ID: c.request.ID, Address: os.Getenv(containerdAddress), Checkpoint: send}
+	r = worker.Request{ID: c.request.ID, Address: os.Getenv(containerdAddress), Checkpoint: send}
 	if r.Namespace, err = namespaces.NamespaceRequired(ctx); err != nil {
 		return r, err
 	}

@@ -8,14 +8,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/runtime/runc"
-	"github.com/cryo-project/cryo/shim/fill"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // endStalled ends the restore if it makes no progress, until over is closed. filling is nil where nothing is filled in. The function that it returns waits for its
 // end, and gives an error, DeadlineExceeded, if that was why.
-func (s *service) endStalled(c *container, filling *fill.Filling, over <-chan struct{}) func() error {
+func (s *service) endStalled(c *container, filling *worker.Filling, over <-chan struct{}) func() error {
 	log := filepath.Join(c.work, restoreLog)
 	patience := time.Duration(s.config.Restore.Timeout) * time.Second
 	stalled, ended := atomic.Bool{}, make(chan struct{})

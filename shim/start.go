@@ -18,14 +18,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/image/spec/plain"
-	"github.com/cryo-project/cryo/runtime/confinement"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/criu"
-	"github.com/cryo-project/cryo/runtime/grant"
+	"github.com/cryo-project/cryo/runtime/guard"
 	"github.com/cryo-project/cryo/runtime/runc"
-	"github.com/cryo-project/cryo/runtime/setns"
-	"github.com/cryo-project/cryo/runtime/tmpfs"
 )
 
 // notRestored returns the error of a snapshot that could not be made to run. err is what runc, the driver of GPUs, or the process that fills in memory has reported. The
@@ -42,7 +39,7 @@ func notRestored(id string, err error) error {
 // byCRIU is notRestored where CRIU has given the reason. Its kind is DataLoss where that is a rule of ours which refused the snapshot while CRIU was at it.
 func byCRIU(id, reason string) error {
 	kind := error(errdefs.ErrAborted)
-	if strings.Contains(reason, tmpfs.Rule) {
+	if strings.Contains(reason, guard.TmpfsRule) {
 		kind = errdefs.ErrDataLoss
 	}
 	_, hint := criu.Remedy(reason)
@@ -239,7 +236,7 @@ func (s *service) restore(in *admission, c *container, r *taskAPI.StartRequest) 
 			warn(ctx, "remove the cgroup of a restore", claim.End())
 		}
 	}()
-	relay, err := confinement.Listen(c.bundle.dir, c.compare)
+	relay, err := guard.Listen(c.bundle.dir, c.compare)
 	if err != nil {
 		return nil, notRestored(r.ID, err)
 	}
@@ -259,7 +256,7 @@ func (s *service) restore(in *admission, c *container, r *taskAPI.StartRequest) 
 	// what it has mounted below a source.
 	var answer *taskAPI.StartResponse
 	asked = true
-	err = setns.Apart(func() (err error) {
+	err = criu.InOwnMounts(func() (err error) {
 		answer, err = s.TTRPCTaskService.Start(context.WithoutCancel(ctx), r)
 		return err
 	})
@@ -318,7 +315,7 @@ func (c *container) leftovers() (criu.Leftovers, error) {
 	}
 	sources := map[string]string{}
 	for _, m := range spec.Mounts {
-		if (m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")) && !plain.IsReadonly(m.Options) {
+		if (m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")) && !trust.IsReadonlyMount(m.Options) {
 			sources[filepath.Clean(m.Destination)] = m.Source
 		}
 	}
@@ -334,12 +331,12 @@ func (c *container) adaptImages() error {
 	if err := criu.ForgetLogin(c.restore); err != nil {
 		return err
 	}
-	if path, _ := setns.In(spec, specs.UTSNamespace); path != "" {
+	if path, _ := criu.NamespaceIn(spec, specs.UTSNamespace); path != "" {
 		if err := criu.JoinUTS(c.restore, path); err != nil {
 			return err
 		}
 	}
-	if path, _ := setns.In(spec, specs.IPCNamespace); path != "" {
+	if path, _ := criu.NamespaceIn(spec, specs.IPCNamespace); path != "" {
 		c.ipc, err = criu.JoinIPC(c.restore, path)
 	}
 	return err
@@ -405,7 +402,7 @@ func (s *service) writeRestoreOptions(c *container) (criu.Options, error) {
 		return criu.Options{}, err
 	}
 	// The review has asked for the last, and where that was not granted CRIU is not told of it either.
-	external := slices.Contains(c.prepared.Allowed, grant.Privileges) || slices.Contains(c.prepared.Allowed, grant.All)
+	external := slices.Contains(c.prepared.Allowed, guard.Privileges) || slices.Contains(c.prepared.Allowed, guard.AllGrants)
 	o.TCPEstablished, o.FileLocks, o.ExternalSockets = record.TCPEstablished, record.FileLocks, record.ExternalSockets && external
 	o.LazyPages = c.prepared.Lazy
 	return o, o.WriteFile(c.bundle.criuConfig())

@@ -12,7 +12,7 @@ import (
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/shim/output"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // FIFOs in the bundle of a container that is restored, where its creator has named no streams.
@@ -38,7 +38,7 @@ func giveStreams(r *taskAPI.CreateTaskRequest, bundle string) error {
 		r.Stdin = stdin
 	}
 	if r.Stdout == "" && r.Stderr == "" {
-		pipe := output.Pipe(bundle)
+		pipe := worker.OutputPipe(bundle)
 		if err := errors.Join(unix.Mkfifo(pipe, 0o600), unix.Mkfifo(filepath.Join(bundle, streamOut), 0o600)); err != nil {
 			return fmt.Errorf("make standard output: %w", err)
 		}
@@ -49,7 +49,7 @@ func giveStreams(r *taskAPI.CreateTaskRequest, bundle string) error {
 
 // takeStreams undoes giveStreams.
 func takeStreams(bundle string) error {
-	for _, path := range []string{filepath.Join(bundle, streamIn), filepath.Join(bundle, streamOut), output.Pipe(bundle)} {
+	for _, path := range []string{filepath.Join(bundle, streamIn), filepath.Join(bundle, streamOut), worker.OutputPipe(bundle)} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("undo a restore: %w", err)
 		}
@@ -59,7 +59,7 @@ func takeStreams(bundle string) error {
 
 // keepsOutput reports whether giveStreams has given the container its output.
 func (c *container) keepsOutput() bool {
-	return c.request.Stdout == output.Pipe(c.bundle.dir)
+	return c.request.Stdout == worker.OutputPipe(c.bundle.dir)
 }
 
 // keepOutput begins to keep the container's output, which a process must be able to write by now. It ends when no process can write it any more.
@@ -71,7 +71,7 @@ func (c *container) keepOutput() error {
 	if err != nil {
 		return fmt.Errorf("keep the output: %w", err)
 	}
-	go output.Keep(pipe, filepath.Join(c.bundle.dir, streamOut), c.bundle.dir)
+	go worker.KeepOutput(pipe, filepath.Join(c.bundle.dir, streamOut), c.bundle.dir)
 	return nil
 }
 

@@ -10,7 +10,7 @@ import (
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/shim/output"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // TestGiveStreams gives streams to who has none, and leaves those alone that are there.
@@ -40,8 +40,8 @@ func TestGiveStreams(t *testing.T) {
 				}
 			}
 			if test.want[1] == "output" {
-				test.want[1], test.want[2] = output.Pipe(bundle), output.Pipe(bundle)
-				for _, name := range []string{output.Pipe(bundle), filepath.Join(bundle, streamOut)} {
+				test.want[1], test.want[2] = worker.OutputPipe(bundle), worker.OutputPipe(bundle)
+				for _, name := range []string{worker.OutputPipe(bundle), filepath.Join(bundle, streamOut)} {
 					if info, err := os.Stat(name); err != nil || info.Mode() != os.ModeNamedPipe|0o600 {
 						t.Errorf("%s is %v, %v", name, info, err)
 					}

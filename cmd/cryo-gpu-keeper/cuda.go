@@ -12,17 +12,17 @@ import "C"
 import (
 	"fmt"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // cuda is NVIDIA's, through libcuda for processes and NVML for facts. It makes no CUDA context: the helper takes no
 // device memory.
 type cuda struct{ version int }
 
-var _ driver.API = cuda{}
+var _ device.DriverAPI = cuda{}
 
 // openDriver loads and initialises libcuda.
-func openDriver() (driver.API, error) {
+func openDriver() (device.DriverAPI, error) {
 	d, err := load()
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func load() (cuda, error) {
 	if missing := C.cuda_open(&why); missing != nil {
 		name, message := C.GoString(missing), C.GoString(why)
 		if name == "libcuda.so.1" {
-			return cuda{}, &driver.UnusableError{Fault: driver.Absent, Call: name, Message: message}
+			return cuda{}, &device.UnusableError{Fault: device.FaultAbsent, Call: name, Message: message}
 		}
 		return cuda{}, old(name)
 	}
@@ -51,12 +51,12 @@ func load() (cuda, error) {
 
 // old is the error of a driver that lacks a function.
 func old(function string) error {
-	return &driver.UnusableError{Fault: driver.Old, Call: function, Message: "it has no " + function}
+	return &device.UnusableError{Fault: device.FaultOld, Call: function, Message: "it has no " + function}
 }
 
 func refused(call string, code int) error {
 	name := errorName(code)
-	return &driver.UnusableError{Fault: driver.Refused, Call: call, Code: code, Name: name, Message: fmt.Sprintf("%s: %s (%d)", call, name, code)}
+	return &device.UnusableError{Fault: device.FaultRefused, Call: call, Code: code, Name: name, Message: fmt.Sprintf("%s: %s (%d)", call, name, code)}
 }
 
 func errorName(code int) string {
@@ -66,62 +66,62 @@ func errorName(code int) string {
 	return "an error without a name"
 }
 
-// Name implements [driver.API].
+// Name implements [device.DriverAPI].
 func (cuda) Name(code int) string { return errorName(code) }
 
-// State implements [driver.API]. The driver gives an error for a process that does not use it.
-func (cuda) State(pid int) driver.State {
+// State implements [device.DriverAPI]. The driver gives an error for a process that does not use it.
+func (cuda) State(pid int) device.ProcessState {
 	var state C.int
 	if C.cuda_state(C.int(pid), &state) != 0 {
-		return driver.None
+		return device.StateNone
 	}
 	switch state {
 	case C.STATE_RUNNING:
-		return driver.Running
+		return device.StateRunning
 	case C.STATE_LOCKED:
-		return driver.Locked
+		return device.StateLocked
 	case C.STATE_CHECKPOINTED:
-		return driver.Checkpointed
+		return device.StateCheckpointed
 	default:
-		return driver.Failed // the driver's own, and any that later drivers add in between
+		return device.StateFailed // the driver's own, and any that later drivers add in between
 	}
 }
 
-// RestoreThread implements [driver.API].
+// RestoreThread implements [device.DriverAPI].
 func (cuda) RestoreThread(pid int) (tid int, ok bool) {
 	var id C.int
 	ok = C.cuda_restore_thread(C.int(pid), &id) == 0
 	return int(id), ok
 }
 
-// Do implements [driver.API].
-func (cuda) Do(pid int, c driver.Call) int {
+// Do implements [device.DriverAPI].
+func (cuda) Do(pid int, c device.DriverCall) int {
 	switch p := C.int(pid); c.Function {
-	case driver.Lock:
+	case device.FunctionLock:
 		return int(C.cuda_lock(p, C.uint(c.Timeout.Milliseconds())))
-	case driver.Checkpoint:
+	case device.FunctionCheckpoint:
 		return int(C.cuda_checkpoint(p))
-	case driver.Restore:
+	case device.FunctionRestore:
 		return restore(p, c.Pairs)
-	case driver.Unlock:
+	case device.FunctionUnlock:
 		return int(C.cuda_unlock(p))
 	}
-	return driver.InvalidValue
+	return device.InvalidValue
 }
 
-func restore(pid C.int, pairs []driver.Pair) int {
+func restore(pid C.int, pairs []device.DevicePair) int {
 	if len(pairs) == 0 {
 		return int(C.cuda_restore(pid, nil, 0))
 	}
 	given := make([]C.struct_gpu_pair, len(pairs))
 	for i, p := range pairs {
-		before, err := driver.ParseUUID(p.Old)
+		before, err := device.ParseUUID(p.Old)
 		if err != nil {
-			return driver.InvalidValue
+			return device.InvalidValue
 		}
-		after, err := driver.ParseUUID(p.New)
+		after, err := device.ParseUUID(p.New)
 		if err != nil {
-			return driver.InvalidValue
+			return device.InvalidValue
 		}
 		for j := range before {
 			given[i].old.bytes[j], given[i].new.bytes[j] = C.uchar(before[j]), C.uchar(after[j])

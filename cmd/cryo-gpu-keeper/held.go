@@ -9,26 +9,26 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // held is a piece that is mapped.
 type held struct {
-	spec.GPUPiece
-	device *device
+	record.GPUPiece
+	device *cudaDevice
 	memory *memory
 }
 
 // hold maps what others have given.
-func (s *server) hold(pieces []spec.GPUPiece, files []*os.File) error {
-	return s.add(pieces, func(i int, d *device) (*memory, error) { return d.Import(files[i], pieces[i].Size) })
+func (s *server) hold(pieces []record.GPUPiece, files []*os.File) error {
+	return s.add(pieces, func(i int, d *cudaDevice) (*memory, error) { return d.Import(files[i], pieces[i].Size) })
 }
 
 // make makes memory that is zero, and gives its descriptors.
-func (s *server) make(pieces []spec.GPUPiece) (files []*os.File, err error) {
+func (s *server) make(pieces []record.GPUPiece) (files []*os.File, err error) {
 	before := len(s.pieces)
-	err = s.add(pieces, func(i int, d *device) (*memory, error) {
+	err = s.add(pieces, func(i int, d *cudaDevice) (*memory, error) {
 		m, err := d.Make(pieces[i].Size)
 		if err != nil {
 			return nil, err
@@ -62,18 +62,18 @@ func (s *server) clear(count int) error {
 }
 
 // add maps pieces.
-func (s *server) add(pieces []spec.GPUPiece, one func(i int, d *device) (*memory, error)) error {
-	if len(s.pieces)+len(pieces) > keeper.MaxPieces {
+func (s *server) add(pieces []record.GPUPiece, one func(i int, d *cudaDevice) (*memory, error)) error {
+	if len(s.pieces)+len(pieces) > device.MaxPieces {
 		return fmt.Errorf("%d pieces are too many: %w", len(s.pieces)+len(pieces), errdefs.ErrInvalidArgument)
 	}
 	for i, p := range pieces {
-		d, err := s.driver.Device(p.Device)
+		d, err := s.memory.Device(p.Device)
 		var m *memory
 		if err == nil {
 			m, err = one(i, d)
 		}
 		if err != nil {
-			return keeper.PieceError(len(s.pieces), p, err)
+			return device.PieceError(len(s.pieces), p, err)
 		}
 		s.pieces = append(s.pieces, held{GPUPiece: p, device: d, memory: m})
 	}
@@ -90,10 +90,10 @@ func (s *server) letGo() (err error) {
 }
 
 // copy fills memory with what other memory has. Both are another process's, and neither is held afterwards.
-func (s *server) copy(p spec.GPUPiece, from, to *os.File) (err error) {
-	d, err := s.driver.Device(p.Device)
+func (s *server) copy(p record.GPUPiece, from, to *os.File) (err error) {
+	d, err := s.memory.Device(p.Device)
 	if err != nil {
-		return keeper.PieceError(0, p, err)
+		return device.PieceError(0, p, err)
 	}
 	var both []*memory
 	for _, f := range []*os.File{to, from} {
@@ -110,13 +110,13 @@ func (s *server) copy(p spec.GPUPiece, from, to *os.File) (err error) {
 		err = errors.Join(err, m.Free())
 	}
 	if err != nil {
-		return keeper.PieceError(0, p, err)
+		return device.PieceError(0, p, err)
 	}
 	return nil
 }
 
 // room reports whether each device has room for what is held of it once more, for other pieces, and for so many bytes beside.
-func (s *server) room(others []spec.GPUPiece, spare int64) (bool, error) {
+func (s *server) room(others []record.GPUPiece, spare int64) (bool, error) {
 	need := make(map[string]int64)
 	for _, h := range s.pieces {
 		need[h.Device] += h.Size
@@ -125,7 +125,7 @@ func (s *server) room(others []spec.GPUPiece, spare int64) (bool, error) {
 		need[p.Device] += p.Size
 	}
 	for uuid, bytes := range need {
-		d, err := s.driver.Device(uuid)
+		d, err := s.memory.Device(uuid)
 		if err != nil {
 			return false, err
 		}

@@ -15,17 +15,16 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/runtime/channel"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // server is what a keeper has. One goroutine uses it, which carries out one request after the other.
 type server struct {
 	channel *channel.Channel
-	driver  *memoryDriver
+	memory  *cudaMemory
 	pieces  []held
 
-	ring   *ring.Memory // nil: it was not told to open
+	ring   *device.Ring // nil: it was not told to open
 	pinned bool         // the ring
 	opened bool         // a device is open
 
@@ -34,7 +33,7 @@ type server struct {
 
 // order is a request with what came with it.
 type order struct {
-	do    keeper.Request
+	do    device.KeeperRequest
 	files []*os.File
 }
 
@@ -66,33 +65,33 @@ func listen(c *channel.Channel, orders chan<- order) error {
 		if err != nil {
 			return err
 		}
-		r, err := keeper.DecodeRequest(raw, len(fds))
+		r, err := device.DecodeKeeperRequest(raw, len(fds))
 		if err != nil {
 			channel.Close(fds)
 			return err
 		}
-		orders <- order{do: r, files: keeper.FilesOf(fds)}
+		orders <- order{do: r, files: device.FilesOf(fds)}
 	}
 }
 
 // carryOutAll carries out one request after the other, until one fails. A driver that cannot be opened is the answer to the first.
 func carryOutAll(ctx context.Context, c *channel.Channel, orders <-chan order) error {
 	d, failed := openMemory()
-	s := &server{channel: c, driver: d}
+	s := &server{channel: c, memory: d}
 	for o := range orders {
-		var a keeper.Answer
+		var a device.KeeperAnswer
 		var files []*os.File
 		if failed == nil {
 			a, files, failed = s.carryOut(ctx, o)
 		}
 		if a.Done = true; failed != nil {
-			a.Error = keeper.NewReport(failed)
-			keeper.CloseAll(files)
+			a.Error = device.NewErrorReport(failed)
+			device.CloseAll(files)
 			files = nil
 		}
-		err := c.Send(a, keeper.Descriptors(files)...)
-		keeper.CloseAll(files)
-		keeper.CloseAll(o.files) // no process waits for that, and it takes as long as to import what they are
+		err := c.Send(a, device.Descriptors(files)...)
+		device.CloseAll(files)
+		device.CloseAll(o.files) // no process waits for that, and it takes as long as to import what they are
 		if failed != nil || err != nil {
 			return errors.Join(failed, err)
 		}
@@ -101,26 +100,26 @@ func carryOutAll(ctx context.Context, c *channel.Channel, orders <-chan order) e
 }
 
 // carryOut does what is asked. Files that it gives are for the client.
-func (s *server) carryOut(ctx context.Context, o order) (a keeper.Answer, files []*os.File, err error) {
-	if (s.ring == nil) != (o.do.Do == keeper.VerbOpen) {
+func (s *server) carryOut(ctx context.Context, o order) (a device.KeeperAnswer, files []*os.File, err error) {
+	if (s.ring == nil) != (o.do.Do == device.VerbOpen) {
 		return a, nil, fmt.Errorf("%s: open is the first, and only once: %w", o.do.Do, errdefs.ErrFailedPrecondition)
 	}
 	switch o.do.Do {
-	case keeper.VerbOpen:
+	case device.VerbOpen:
 		err = s.open(o.do)
-	case keeper.VerbHold:
+	case device.VerbHold:
 		err = s.hold(o.do.Pieces, o.files)
-	case keeper.VerbMake:
+	case device.VerbMake:
 		files, err = s.make(o.do.Pieces)
-	case keeper.VerbCopy:
+	case device.VerbCopy:
 		if failed := s.copy(o.do.Pieces[0], o.files[0], o.files[1]); failed != nil {
-			a.Error = keeper.NewReport(failed) // which changes nothing of what is held
+			a.Error = device.NewErrorReport(failed) // which changes nothing of what is held
 		}
-	case keeper.VerbLetGo:
+	case device.VerbLetGo:
 		err = s.letGo()
-	case keeper.VerbRoom:
+	case device.VerbRoom:
 		a.Room, err = s.room(o.do.Pieces, o.do.Spare)
-	case keeper.VerbSend, keeper.VerbReceive:
+	case device.VerbSend, device.VerbReceive:
 		err = s.move(ctx, o.do.Do, o.files[0])
 	default:
 		err = fmt.Errorf("%q: %w", o.do.Do, errdefs.ErrNotImplemented) // DecodeRequest accepts no other
@@ -129,11 +128,11 @@ func (s *server) carryOut(ctx context.Context, o order) (a keeper.Answer, files 
 }
 
 // open gets ready what will be needed.
-func (s *server) open(r keeper.Request) (err error) {
-	if r.Version != keeper.Version {
-		return fmt.Errorf("version %d, not %d: %w", r.Version, keeper.Version, errdefs.ErrFailedPrecondition)
+func (s *server) open(r device.KeeperRequest) (err error) {
+	if r.Version != device.KeeperVersion {
+		return fmt.Errorf("version %d, not %d: %w", r.Version, device.KeeperVersion, errdefs.ErrFailedPrecondition)
 	}
-	if s.ring, err = ring.New(*r.Ring); err != nil {
+	if s.ring, err = device.NewRing(*r.Ring); err != nil {
 		return err
 	}
 	filled := make(chan struct{})
@@ -142,7 +141,7 @@ func (s *server) open(r keeper.Request) (err error) {
 		s.ring.Fill()
 	}()
 	for _, uuid := range r.Devices {
-		if _, err = s.driver.Device(uuid); err != nil {
+		if _, err = s.memory.Device(uuid); err != nil {
 			break
 		}
 	}
@@ -151,6 +150,6 @@ func (s *server) open(r keeper.Request) (err error) {
 		return err
 	}
 	s.opened = len(r.Devices) > 0
-	channel.Expect(keeper.Batch)
+	channel.Expect(device.Batch)
 	return s.ready()
 }

@@ -1,7 +1,7 @@
 //go:build cgo
 
 // Command cryo-gpu-keeper asks NVIDIA's driver to take the device memory of processes into their host memory and back, or holds it
-// for them. The shim and cryo start it; see packages runtime/gpu/driver and runtime/gpu/keeper for the protocols it speaks. It is a
+// for them. The shim and cryo start it; see package runtime/gpu/device for the protocols it speaks. It is a
 // program of its own because the driver's library must be opened in one.
 package main
 
@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/channel"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // Set by the linker.
@@ -51,10 +51,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stdout, "cryo-gpu-keeper %s, %s, %s/%s\ncommit %s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH, revision)
 	case "facts":
 		prepare()
-		err = driver.PrintFacts(stdout, openDriver)
+		err = device.PrintFacts(stdout, openDriver)
 	case "driver":
 		prepare()
-		err = serve(func(ctx context.Context, c *channel.Channel) error { return driver.Serve(ctx, c, openDriver) })
+		err = serve(func(ctx context.Context, c *channel.Channel) error { return device.ServeHelper(ctx, c, openDriver) })
 	case "keeper":
 		prepare()
 		soon()

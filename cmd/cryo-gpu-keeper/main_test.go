@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cryo-project/cryo/runtime/gpu/gputest"
+	"github.com/cryo-project/cryo/integration/gputest"
 )
 
 func TestRun(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // zeroKernel is the source of a kernel that finds memory which contains only zeros. The driver compiles it.
@@ -28,21 +28,21 @@ import (
 //go:embed zero.ptx
 var zeroKernel string
 
-// memoryDriver is NVIDIA's, with a primary context on each device that is used.
-type memoryDriver struct {
+// cudaMemory is NVIDIA's, with a primary context on each device that is used.
+type cudaMemory struct {
 	mu      sync.Mutex
-	devices map[string]*device // by UUID; guarded by mu
+	devices map[string]*cudaDevice // by UUID; guarded by mu
 }
 
 // openMemory loads and initialises libcuda, with the functions for memory.
-func openMemory() (*memoryDriver, error) {
+func openMemory() (*cudaMemory, error) {
 	if _, err := load(); err != nil {
 		return nil, err
 	}
 	if missing := C.memory_open(); missing != nil {
 		return nil, old(C.GoString(missing))
 	}
-	return &memoryDriver{devices: make(map[string]*device)}, nil
+	return &cudaMemory{devices: make(map[string]*cudaDevice)}, nil
 }
 
 // failed is nil for a call that succeeded.
@@ -51,17 +51,17 @@ func failed(o C.struct_outcome) error {
 		return nil
 	}
 	code := int(o.code)
-	return &driver.CallError{Call: C.GoString(o.call), Code: code, Name: errorName(code)}
+	return &device.CallError{Call: C.GoString(o.call), Code: code, Name: errorName(code)}
 }
 
 // Device opens the device with this UUID, once. Its error is of kind NotFound if there is none.
-func (m *memoryDriver) Device(uuid string) (*device, error) {
+func (m *cudaMemory) Device(uuid string) (*cudaDevice, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if d := m.devices[uuid]; d != nil {
 		return d, nil
 	}
-	id, err := driver.ParseUUID(uuid)
+	id, err := device.ParseUUID(uuid)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func (m *memoryDriver) Device(uuid string) (*device, error) {
 	for i, b := range id {
 		given.bytes[i] = C.uchar(b)
 	}
-	d := &device{}
+	d := &cudaDevice{}
 	if err := failed(C.memory_device(&given, &d.c)); err != nil {
 		return nil, fmt.Errorf("open %s: %w", uuid, err)
 	}
@@ -84,7 +84,7 @@ func (m *memoryDriver) Device(uuid string) (*device, error) {
 }
 
 // Pin makes host memory, which is page-aligned, reachable for all devices, until the process ends. At least one device is open.
-func (m *memoryDriver) Pin(host []byte) error {
+func (m *cudaMemory) Pin(host []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, d := range m.devices { // any: it is for all contexts
@@ -96,12 +96,12 @@ func (m *memoryDriver) Pin(host []byte) error {
 // streams is how many of a device copy side by side: one copies while the slots of others are handed on, by threads that wait for a processor.
 const streams = int(C.STREAMS)
 
-// device is one of the driver's. All that it and [memory] do may be called from several goroutines, but for one memory never by two that change it. Errors of the
-// driver's calls are [driver.CallError].
-type device struct{ c C.struct_device }
+// cudaDevice is one of the driver's. All that it and [memory] do may be called from several goroutines, but for one memory never by two that change it. Errors of the
+// driver's calls are [device.CallError].
+type cudaDevice struct{ c C.struct_device }
 
 // Import maps memory of this device and size by its descriptor, which remains the caller's.
-func (d *device) Import(file *os.File, size int64) (*memory, error) {
+func (d *cudaDevice) Import(file *os.File, size int64) (*memory, error) {
 	m := &memory{device: d}
 	if err := failed(C.memory_import(&d.c, C.int(file.Fd()), C.size_t(size), &m.c)); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (d *device) Import(file *os.File, size int64) (*memory, error) {
 }
 
 // Make maps new memory, whose contents are undefined.
-func (d *device) Make(size int64) (*memory, error) {
+func (d *cudaDevice) Make(size int64) (*memory, error) {
 	m := &memory{device: d}
 	if err := failed(C.memory_make(&d.c, C.size_t(size), &m.c)); err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func (d *device) Make(size int64) (*memory, error) {
 }
 
 // Clear makes memory of this device all zero, and waits once, for all of it.
-func (d *device) Clear(all []*memory) error {
+func (d *cudaDevice) Clear(all []*memory) error {
 	var err error
 	for _, m := range all {
 		if err = failed(C.memory_clear(&d.c, m.at(0), m.c.bytes)); err != nil {
@@ -131,12 +131,12 @@ func (d *device) Clear(all []*memory) error {
 }
 
 // Copy copies all of one to another of this device and size, and waits for it.
-func (d *device) Copy(to, from *memory) error {
+func (d *cudaDevice) Copy(to, from *memory) error {
 	return failed(C.memory_copy(&d.c, to.at(0), from.at(0), to.c.bytes))
 }
 
 // Room returns how much could be made, in bytes.
-func (d *device) Room() (int64, error) {
+func (d *cudaDevice) Room() (int64, error) {
 	var bytes C.size_t
 	if err := failed(C.memory_room(&d.c, &bytes)); err != nil {
 		return 0, err
@@ -146,7 +146,7 @@ func (d *device) Room() (int64, error) {
 
 // memory is mapped memory of a device. What it does is done when it returns.
 type memory struct {
-	device *device
+	device *cudaDevice
 	c      C.struct_memory
 }
 
@@ -164,7 +164,7 @@ func (m *memory) Write(stream int, from []byte, offset int64) error {
 }
 
 // findsZero reports whether the device has a kernel that finds zeros.
-func (d *device) findsZero() bool { return d.c.kernel != nil }
+func (d *cudaDevice) findsZero() bool { return d.c.kernel != nil }
 
 // Zero returns, for each unit of a range, whether the unit contains only zeros. The search uses one of the device's streams, and the device must have a kernel for it. The range has whole
 // units. Zero returns nil for a range that is longer than a window.

@@ -7,19 +7,18 @@ import (
 	"os"
 	"time"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // progressTime is how often the client hears that something moves.
 const progressTime = time.Second
 
 // move sends or receives all that is held.
-func (s *server) move(ctx context.Context, do keeper.Verb, peer *os.File) error {
+func (s *server) move(ctx context.Context, do device.KeeperVerb, peer *os.File) error {
 	if err := s.ready(); err != nil {
 		return err
 	}
-	link, err := ring.Offer(peer, s.ring)
+	link, err := device.OfferRing(peer, s.ring)
 	if err != nil {
 		return err
 	}
@@ -27,7 +26,7 @@ func (s *server) move(ctx context.Context, do keeper.Verb, peer *os.File) error 
 	defer link.Close()
 	link.Waits = s.moved
 	defer s.tell()()
-	if do == keeper.VerbSend {
+	if do == device.VerbSend {
 		return link.Send(ctx, s.sizes(), s.sendAll)
 	}
 	return s.receiveAll(ctx, link)
@@ -39,7 +38,7 @@ func (s *server) ready() error {
 		return nil
 	}
 	s.pinned = true
-	return s.driver.Pin(s.ring.Bytes())
+	return s.memory.Pin(s.ring.Bytes())
 }
 
 // tell tells the client that it comes along, until it is called off.
@@ -58,7 +57,7 @@ func (s *server) tell() (callOff func()) {
 			}
 			if now := s.progress.Load(); now != told {
 				told = now
-				_ = s.channel.Send(keeper.Answer{}) // a client that is gone is noticed elsewhere
+				_ = s.channel.Send(device.KeeperAnswer{}) // a client that is gone is noticed elsewhere
 			}
 		}
 	}()

@@ -12,13 +12,13 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
-// Facts implements [driver.API].
-func (d cuda) Facts() (f driver.Facts, err error) {
+// Facts implements [device.DriverAPI].
+func (d cuda) Facts() (f device.Facts, err error) {
 	if r := nvml.Init(); r == nvml.ERROR_LIBRARY_NOT_FOUND {
-		return f, &driver.UnusableError{Fault: driver.Absent, Call: "libnvidia-ml.so.1", Message: "libnvidia-ml.so.1 cannot be loaded"}
+		return f, &device.UnusableError{Fault: device.FaultAbsent, Call: "libnvidia-ml.so.1", Message: "libnvidia-ml.so.1 cannot be loaded"}
 	} else if r != nvml.SUCCESS {
 		return f, nvmlError("nvmlInit", r)
 	}
@@ -35,7 +35,7 @@ func (d cuda) Facts() (f driver.Facts, err error) {
 	if r != nvml.SUCCESS {
 		return f, nvmlError("nvmlDeviceGetCount", r)
 	}
-	f = driver.Facts{Driver: version, CUDA: d.version, Devices: []driver.Device{}, Uses: []driver.Use{}, MPS: mpsRuns("/proc")}
+	f = device.Facts{Driver: version, CUDA: d.version, Devices: []device.Device{}, Uses: []device.DeviceUse{}, MPS: mpsRuns("/proc")}
 	for i := range count {
 		handle, r := nvml.DeviceGetHandleByIndex(i)
 		if r != nvml.SUCCESS {
@@ -55,13 +55,13 @@ func (d cuda) Facts() (f driver.Facts, err error) {
 	return f, nil
 }
 
-// nvmlError makes a failed call of NVML a [driver.UnusableError].
+// nvmlError makes a failed call of NVML a [device.UnusableError].
 func nvmlError(call string, r nvml.Return) error {
-	return &driver.UnusableError{Fault: driver.Refused, Call: call, Code: int(r), Message: fmt.Sprintf("%s: %s (%d)", call, nvml.ErrorString(r), int(r))}
+	return &device.UnusableError{Fault: device.FaultRefused, Call: call, Code: int(r), Message: fmt.Sprintf("%s: %s (%d)", call, nvml.ErrorString(r), int(r))}
 }
 
-func readDevice(index int, handle nvml.Device) (driver.Device, error) {
-	d := driver.Device{Index: index}
+func readDevice(index int, handle nvml.Device) (device.Device, error) {
+	d := device.Device{Index: index}
 	var major, minor int
 	var memory nvml.Memory
 	var pci nvml.PciInfo
@@ -92,8 +92,8 @@ func readDevice(index int, handle nvml.Device) (driver.Device, error) {
 }
 
 // readUses lists the processes that hold compute contexts, also those that do so through MPS.
-func readUses(d driver.Device, handle nvml.Device) ([]driver.Use, error) {
-	var uses []driver.Use
+func readUses(d device.Device, handle nvml.Device) ([]device.DeviceUse, error) {
+	var uses []device.DeviceUse
 	seen := map[uint32]bool{}
 	for call, read := range map[string]func() ([]nvml.ProcessInfo, nvml.Return){
 		"nvmlDeviceGetComputeRunningProcesses":    handle.GetComputeRunningProcesses,
@@ -109,7 +109,7 @@ func readUses(d driver.Device, handle nvml.Device) ([]driver.Use, error) {
 		for _, p := range processes {
 			if !seen[p.Pid] {
 				seen[p.Pid] = true
-				uses = append(uses, driver.Use{PID: int(p.Pid), UUID: d.UUID, Memory: bytesOf(p.UsedGpuMemory)})
+				uses = append(uses, device.DeviceUse{PID: int(p.Pid), UUID: d.UUID, Memory: bytesOf(p.UsedGpuMemory)})
 			}
 		}
 	}

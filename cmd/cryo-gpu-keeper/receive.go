@@ -9,18 +9,17 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // arrived is a full slot.
 type arrived struct {
-	ring.Chunk
+	device.Chunk
 	release func()
 }
 
 // receiveAll copies what comes through the ring to the devices, all side by side. It returns when the last copy is done.
-func (s *server) receiveAll(ctx context.Context, link *ring.Link) error {
+func (s *server) receiveAll(ctx context.Context, link *device.Link) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	var workers sync.WaitGroup
@@ -36,7 +35,7 @@ func (s *server) receiveAll(ctx context.Context, link *ring.Link) error {
 			workers.Go(func() { s.fill(ctx, stream, q, fail) })
 		}
 	}
-	err := link.Receive(ctx, s.sizes(), func(c ring.Chunk, release func()) error {
+	err := link.Receive(ctx, s.sizes(), func(c device.Chunk, release func()) error {
 		if c.Zero > 0 {
 			return fmt.Errorf("receive device memory: zeros were sent, which are left out: %w", errdefs.ErrInvalidArgument)
 		}
@@ -61,7 +60,7 @@ func (s *server) fill(ctx context.Context, stream int, from <-chan arrived, fail
 		}
 		h := s.pieces[a.Piece]
 		if err := h.memory.Write(stream, a.Data, a.Offset); err != nil {
-			fail(keeper.PieceError(a.Piece, h.GPUPiece, err))
+			fail(device.PieceError(a.Piece, h.GPUPiece, err))
 			continue
 		}
 		a.release()

@@ -7,8 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // lanes is how many windows are sent side by side, of all devices together: as many as there may be cores to hash them.
@@ -18,7 +17,7 @@ const lanes = 16
 const zeroUnit = 1 << 20
 
 // sendAll copies all that is held to the ring, all devices side by side, and of each as many windows.
-func (s *server) sendAll(ctx context.Context, to *ring.Sender) error {
+func (s *server) sendAll(ctx context.Context, to *device.Sender) error {
 	g, ctx := errgroup.WithContext(ctx)
 	devices := s.devices(0)
 	for _, numbers := range devices {
@@ -47,7 +46,7 @@ func (s *server) sendAll(ctx context.Context, to *ring.Sender) error {
 }
 
 // sendWindow copies one window, in the order of its addresses. It reports units that contain only zeros, and does not copy them.
-func (s *server) sendWindow(ctx context.Context, to *ring.Sender, window []span, idle chan int) error {
+func (s *server) sendWindow(ctx context.Context, to *device.Sender, window []span, idle chan int) error {
 	for _, w := range window {
 		h := s.pieces[w.piece]
 		var zero []bool
@@ -57,7 +56,7 @@ func (s *server) sendWindow(ctx context.Context, to *ring.Sender, window []span,
 			zero, err = h.memory.Zero(stream, w.from, w.to-w.from)
 			idle <- stream
 			if err != nil {
-				return keeper.PieceError(w.piece, h.GPUPiece, err)
+				return device.PieceError(w.piece, h.GPUPiece, err)
 			}
 		}
 		for at := w.from; at < w.to; {
@@ -76,7 +75,7 @@ func (s *server) sendWindow(ctx context.Context, to *ring.Sender, window []span,
 				stream := <-idle
 				defer func() { idle <- stream }()
 				if err := h.memory.Read(stream, dst[:length], at); err != nil {
-					return 0, keeper.PieceError(w.piece, h.GPUPiece, err)
+					return 0, device.PieceError(w.piece, h.GPUPiece, err)
 				}
 				return length, nil
 			})
@@ -107,14 +106,14 @@ func (w span) run(zero []bool, at int64) (end int64, nothing bool) {
 	return end, nothing
 }
 
-// windows cuts pieces at multiples of [ring.Window] of their addresses. Pieces that follow each other in one window stay together.
+// windows cuts pieces at multiples of [device.Window] of their addresses. Pieces that follow each other in one window stay together.
 func windows(pieces []held, numbers []int) (all [][]span) {
 	var last uint64
 	for _, n := range numbers {
 		p := pieces[n]
 		for from := int64(0); from < p.Size; {
-			window := (p.Address + uint64(from)) / ring.Window
-			to := min(p.Size, int64((window+1)*ring.Window-p.Address))
+			window := (p.Address + uint64(from)) / device.Window
+			to := min(p.Size, int64((window+1)*device.Window-p.Address))
 			if len(all) == 0 || window != last {
 				all = append(all, nil)
 			}

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 const mib = 1 << 20
@@ -15,11 +15,11 @@ const mib = 1 << 20
 // TestWindows: what is sent side by side.
 func TestWindows(t *testing.T) {
 	pieces := []held{
-		{GPUPiece: spec.GPUPiece{Size: ring.Window, Address: 10*ring.Window - 4*mib}}, // in two windows
-		{GPUPiece: spec.GPUPiece{Size: 2 * mib, Address: 11*ring.Window - 4*mib}},
-		{GPUPiece: spec.GPUPiece{Size: 12 * mib, Address: 11 * ring.Window}},
-		{GPUPiece: spec.GPUPiece{Size: 3 * ring.Window, Address: 12 * ring.Window}},
-		{GPUPiece: spec.GPUPiece{Size: 2 * mib, Address: 10 * ring.Window}}, // of another process
+		{GPUPiece: record.GPUPiece{Size: device.Window, Address: 10*device.Window - 4*mib}}, // in two windows
+		{GPUPiece: record.GPUPiece{Size: 2 * mib, Address: 11*device.Window - 4*mib}},
+		{GPUPiece: record.GPUPiece{Size: 12 * mib, Address: 11 * device.Window}},
+		{GPUPiece: record.GPUPiece{Size: 3 * device.Window, Address: 12 * device.Window}},
+		{GPUPiece: record.GPUPiece{Size: 2 * mib, Address: 10 * device.Window}}, // of another process
 	}
 	numbers := []int{0, 1, 2, 3, 4}
 	var lengths []int

@@ -10,22 +10,22 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restore"
-	"github.com/cryo-project/cryo/shim/size"
-	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/shim/save"
 )
 
 // checkpointFlags are the choices of cryo checkpoint.
 type checkpointFlags struct {
-	take.Options
+	save.Options
 	push        bool
 	segmentSize string // of Options.SegmentSize
 	registry    registryFlags
 }
 
 type checkpointResult struct {
-	*take.Result
+	*save.Result
 	Error *errorReport `json:"error,omitempty"` // of what was to be done with the snapshot, which is safe here
 }
 
@@ -113,7 +113,7 @@ func (f *checkpointFlags) check() error {
 	}
 	if f.segmentSize != "" {
 		var err error
-		if f.SegmentSize, err = size.Parse(f.segmentSize); err != nil {
+		if f.SegmentSize, err = config.ParseSize(f.segmentSize); err != nil {
 			return misused("cryo checkpoint", "--segment-size: %v", err)
 		}
 	}
@@ -156,7 +156,7 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 		f.Push = &options
 	}
 	f.Hooks, f.Address = a.hooks(), a.address
-	c := take.Command{Options: f.Options, Store: s, Client: client, Environment: environment, Debug: a.debugLine()}
+	c := save.Command{Options: f.Options, Store: s, Client: client, Environment: environment, Debug: a.debugLine()}
 	result, err := c.Run(ctx)
 	if result == nil {
 		return err
@@ -177,7 +177,7 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 }
 
 // removal is the command that removes the container of which a snapshot was taken.
-func (a *app) removal(r *take.Result) string {
+func (a *app) removal(r *save.Result) string {
 	address := ""
 	if a.address != environment("CONTAINERD_ADDRESS", defaults.DefaultAddress) {
 		address = " --address " + a.address
@@ -189,29 +189,29 @@ func (a *app) removal(r *take.Result) string {
 }
 
 // printTaken prints what a checkpoint came to.
-func (a *app) printTaken(ref string, result *take.Result) {
+func (a *app) printTaken(ref string, result *save.Result) {
 	a.line("%s", result.Digest)
-	a.line("%s: %s of memory in %s, frozen %s (%sdump %s, files %s), packed in %s", ref, size.Of(result.Memory), size.Of(result.Size),
+	a.line("%s: %s of memory in %s, frozen %s (%sdump %s, files %s), packed in %s", ref, config.Size(result.Memory), config.Size(result.Size),
 		seconds(result.Freeze), gpuTimes(result.GPU), seconds(result.Dump), seconds(result.RootFS), seconds(result.Pack))
 	if result.Verify != nil {
 		a.line("it was tried in %s: it can be restored on this host", seconds(result.Verify.Seconds))
 	}
 	if result.Shared > 0 {
-		a.line("%s of it are segments of %s", size.Of(result.Shared), short(result.Parent))
+		a.line("%s of it are segments of %s", config.Size(result.Shared), short(result.Parent))
 	}
 	if result.Pushed {
-		a.line("pushed to %s: %s, complete %s after the snapshot was here", ref, size.Of(result.Push.Moved), seconds(result.Push.Seconds))
+		a.line("pushed to %s: %s, complete %s after the snapshot was here", ref, config.Size(result.Push.Moved), seconds(result.Push.Seconds))
 	}
 }
 
 // gpuTimes is the part of a line about the freeze; empty without GPUs.
-func gpuTimes(g *take.GPUSeconds) string {
+func gpuTimes(g *save.GPUSeconds) string {
 	if g == nil {
 		return ""
 	}
 	text := fmt.Sprintf("GPU locked in %s, saved in %s, ", seconds(g.Lock), seconds(g.Save))
 	if g.Bytes > 0 {
-		text += fmt.Sprintf("%s of it handed over in %s, ", size.Of(g.Bytes), seconds(g.Devices))
+		text += fmt.Sprintf("%s of it handed over in %s, ", config.Size(g.Bytes), seconds(g.Devices))
 	}
 	if g.Load > 0 {
 		text += fmt.Sprintf("loaded in %s, ", seconds(g.Load))

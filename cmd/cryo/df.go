@@ -5,8 +5,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/shim/inspect"
-	"github.com/cryo-project/cryo/shim/size"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 func newDiskUsage(a *app) *cobra.Command {
@@ -20,7 +20,7 @@ both), blobs that stay since a damaged manifest may need them, and what running 
 		Args:              exactly(),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.inStore(func(ctx context.Context, s *store.Store, _ []string) error {
-			u, err := inspect.DiskUsage(ctx, s)
+			u, err := restore.DiskUsage(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -29,10 +29,10 @@ both), blobs that stay since a damaged manifest may need them, and what running 
 	}
 }
 
-func (a *app) printDiskUsage(u inspect.Usage) error {
+func (a *app) printDiskUsage(u restore.Usage) error {
 	rows := [][]string{{"REFERENCE", "DIGEST", "SIZE", "OWN", "SHARED"}}
 	for _, n := range u.Snapshots {
-		rows = append(rows, []string{store.Familiar(n.Reference), short(n.Digest), size.Of(n.Size), size.Of(n.Own), size.Of(n.Shared)})
+		rows = append(rows, []string{store.Familiar(n.Reference), short(n.Digest), config.Size(n.Size), config.Size(n.Own), config.Size(n.Shared)})
 	}
 	if err := a.table(rows...); err != nil {
 		return err
@@ -40,14 +40,14 @@ func (a *app) printDiskUsage(u inspect.Usage) error {
 	a.line("")
 	a.warnUnreadable(u.Unreadable)
 	rows = [][]string{
-		{"Snapshots:", size.Of(u.Blobs.Bytes)},
-		{"Not needed by any:", size.Of(u.Unneeded.Bytes)},
-		{"Interrupted pulls:", size.Of(u.Partial.Bytes)},
-		{"Running commands:", size.Of(u.Working.Bytes)},
-		{"Free:", size.Of(u.Free)},
+		{"Snapshots:", config.Size(u.Blobs.Bytes)},
+		{"Not needed by any:", config.Size(u.Unneeded.Bytes)},
+		{"Interrupted pulls:", config.Size(u.Partial.Bytes)},
+		{"Running commands:", config.Size(u.Working.Bytes)},
+		{"Free:", config.Size(u.Free)},
 	}
 	if u.Unknown.Files > 0 {
-		rows = append(rows, []string{"Not known whose:", size.Of(u.Unknown.Bytes)})
+		rows = append(rows, []string{"Not known whose:", config.Size(u.Unknown.Bytes)})
 	}
 	return a.table(rows...)
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"github.com/spf13/cobra"
-
-	"github.com/cryo-project/cryo/shim/doctor"
 )
 
 func newDoctor(a *app) *cobra.Command {
@@ -17,16 +15,16 @@ cgroups, disk, GPU, and containerd's handlers for Kubernetes. The exit code is 4
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.config()
-			all := doctor.Examine(cmd.Context(), doctor.Options{Config: c, ConfigErr: err, Address: a.address, Connect: a.connect})
+			all := Examine(cmd.Context(), doctorOptions{Config: c, ConfigErr: err, Address: a.address, Connect: a.connect})
 			if err := a.print(all, func() error { return a.printExamined(all) }); err != nil {
 				return err
 			}
-			return doctor.Sick(all)
+			return Sick(all)
 		},
 	}
 }
 
-func (a *app) printExamined(all []doctor.Diagnosis) error {
+func (a *app) printExamined(all []Diagnosis) error {
 	rows := [][]string{}
 	for _, x := range all {
 		rows = append(rows, []string{x.Status, x.Name, x.Detail})

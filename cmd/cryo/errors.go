@@ -6,8 +6,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/shim/job"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // misused returns the error that the command line makes no sense. Its kind is InvalidArgument.
@@ -51,7 +51,7 @@ func (a *app) errorReport(ctx context.Context, err error) *errorReport {
 	err = interrupted(ctx, err)
 	as := exitOf(err)
 	r := &errorReport{Kind: as.kind, Message: err.Error(), Hint: hintOf(err), ExitCode: as.code}
-	var of *job.Error
+	var of *restore.JobError
 	if errors.As(err, &of) {
 		r.Container, r.Left = of.Container, &left{of.Running, of.Snapshot}
 	}

@@ -13,19 +13,17 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/fit"
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
-	"github.com/cryo-project/cryo/shim/doctor"
-	"github.com/cryo-project/cryo/shim/job"
+	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
 func TestExitCode(t *testing.T) {
-	misfit := fit.Misfit(fit.Finding{Rule: "os", Fatal: true})
+	misfit := host.Misfit(host.FitFinding{Rule: "os", Fatal: true})
 	overGRPC := func(err error) error { return errgrpc.ToNative(errgrpc.ToGRPC(err)) }
 	for name, c := range map[string]struct {
 		err  error
@@ -38,28 +36,28 @@ func TestExitCode(t *testing.T) {
 		"no snapshot":                   {&store.UnknownRefError{Ref: "a"}, exitNotFound},
 		"not running":                   {checkpoint.NotRunning("c", ""), exitPrecondition},
 		"busy":                          {checkpoint.Busy(""), exitPrecondition},
-		"busy, from the shim":           {&job.Error{Err: overGRPC(checkpoint.Busy(""))}, exitPrecondition},
-		"round out of order":            {&job.Error{Err: failure.New(errdefs.ErrAborted, "", "x")}, exitAborted},
+		"busy, from the shim":           {&restore.JobError{Err: overGRPC(checkpoint.Busy(""))}, exitPrecondition},
+		"round out of order":            {&restore.JobError{Err: failure.New(errdefs.ErrAborted, "", "x")}, exitAborted},
 		"no CRIU":                       {&criu.UnusableError{Err: os.ErrNotExist}, exitPrecondition},
-		"sick host":                     {doctor.Sick([]doctor.Diagnosis{{Status: "fail"}}), exitPrecondition},
-		"name taken":                    {&job.Error{Err: errdefs.ErrAlreadyExists}, exitExists},
+		"sick host":                     {Sick([]Diagnosis{{Status: "fail"}}), exitPrecondition},
+		"name taken":                    {&restore.JobError{Err: errdefs.ErrAlreadyExists}, exitExists},
 		"no containerd":                 {failure.New(errdefs.ErrUnavailable, "", "x"), exitUnavailable},
 		"refused":                       {&trust.RefusedError{}, exitDenied},
-		"unauthenticated":               {&job.Error{Snapshot: "sha256:x", Err: errdefs.ErrUnauthenticated}, exitDenied},
-		"damaged":                       {&job.Error{Err: fmt.Errorf("x: %w", errdefs.ErrDataLoss)}, exitDamaged},
+		"unauthenticated":               {&restore.JobError{Snapshot: "sha256:x", Err: errdefs.ErrUnauthenticated}, exitDenied},
+		"damaged":                       {&restore.JobError{Err: fmt.Errorf("x: %w", errdefs.ErrDataLoss)}, exitDamaged},
 		"misfit":                        {misfit, exitMisfit},
 		"misfit, printed already":       {failure.New(failure.ErrMisfit, "", "x"), exitMisfit},
-		"full disk":                     {&job.Error{Err: fmt.Errorf("write: %w", unix.ENOSPC)}, exitFull},
-		"full disk, in CRIU's words":    {&job.Error{Err: restore.Full("/x", errors.New("no space left on device"))}, exitFull},
+		"full disk":                     {&restore.JobError{Err: fmt.Errorf("write: %w", unix.ENOSPC)}, exitFull},
+		"full disk, in CRIU's words":    {&restore.JobError{Err: restore.Full("/x", errors.New("no space left on device"))}, exitFull},
 		"full disk, of the store":       {&store.DiskFullError{Err: unix.ENOSPC}, exitFull},
-		"failed":                        {&job.Error{Err: errors.New("x")}, exitAborted},
-		"failed, with a container":      {&job.Error{Restored: true, Err: errors.New("x")}, exitOther},
-		"failed, with a snapshot":       {&job.Error{Snapshot: "sha256:x", Err: errors.New("x")}, exitOther},
-		"failed, from the shim":         {&job.Error{Err: overGRPC(checkpoint.Failed("", errors.New("x")))}, exitAborted},
-		"lost":                          {&job.Error{Lost: true, Err: errors.New("x")}, exitLost},
-		"lost, from the shim":           {&job.Error{Err: failure.New(failure.ErrLost, "", "x")}, exitLost},
-		"unsupported":                   {&job.Error{Err: errdefs.ErrNotImplemented}, exitUnsupported},
-		"deadline":                      {&job.Error{Err: context.DeadlineExceeded}, exitDeadline},
+		"failed":                        {&restore.JobError{Err: errors.New("x")}, exitAborted},
+		"failed, with a container":      {&restore.JobError{Restored: true, Err: errors.New("x")}, exitOther},
+		"failed, with a snapshot":       {&restore.JobError{Snapshot: "sha256:x", Err: errors.New("x")}, exitOther},
+		"failed, from the shim":         {&restore.JobError{Err: overGRPC(checkpoint.Failed("", errors.New("x")))}, exitAborted},
+		"lost":                          {&restore.JobError{Lost: true, Err: errors.New("x")}, exitLost},
+		"lost, from the shim":           {&restore.JobError{Err: failure.New(failure.ErrLost, "", "x")}, exitLost},
+		"unsupported":                   {&restore.JobError{Err: errdefs.ErrNotImplemented}, exitUnsupported},
+		"deadline":                      {&restore.JobError{Err: context.DeadlineExceeded}, exitDeadline},
 		"interrupted":                   {&interruptedError{err: context.Canceled}, exitInterrupted},
 		"interrupted, with a full disk": {&interruptedError{err: unix.ENOSPC}, exitInterrupted},
 	} {
@@ -92,7 +90,7 @@ func TestInterrupted(t *testing.T) {
 	}
 	cancel(errInterrupted)
 	for _, err := range []error{context.Canceled, fmt.Errorf("pull: %w", context.Canceled), errgrpc.ToNative(errgrpc.ToGRPC(context.Canceled)), context.Cause(ctx)} {
-		if got := exitOf(interrupted(ctx, &job.Error{Err: err})).code; got != exitInterrupted {
+		if got := exitOf(interrupted(ctx, &restore.JobError{Err: err})).code; got != exitInterrupted {
 			t.Errorf("%v: exit code %d", err, got)
 		}
 	}
@@ -109,7 +107,7 @@ func TestReport(t *testing.T) {
 		"plain":       {errors.New("no"), "cryo: no\n"},
 		"hint":        {checkpoint.NotRunning("c", "stopped"), "cryo: checkpoint c: the container is stopped, not running\nhint: start it first: ctr task start, or nerdctl start\n"},
 		"hint inside": {fmt.Errorf("a: %w", errors.Join(errors.New("b"), failure.New(errdefs.ErrInvalidArgument, "rules that can", "there is no rule"))), "hint: rules that can"},
-		"two hints":   {fit.Misfit(fit.Finding{Hint: "one"}, fit.Finding{Hint: "two"}, fit.Finding{Hint: "one"}), "hint: one\n  two\n"},
+		"two hints":   {host.Misfit(host.FitFinding{Hint: "one"}, host.FitFinding{Hint: "two"}, host.FitFinding{Hint: "one"}), "hint: one\n  two\n"},
 		"escapes":     {errors.New("a\x1b[2Jb\x07\u009bc"), "cryo: a?[2Jb??c\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

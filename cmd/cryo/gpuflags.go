@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -25,7 +25,7 @@ func (f *gpuFlags) register(cmd *cobra.Command, a *app) {
 
 // check looks at everything that can be wrong before anything is looked up.
 func (f *gpuFlags) check() error {
-	if err := cdi.Validate(f.devices); err != nil {
+	if err := gpu.ValidateDevices(f.devices); err != nil {
 		return err
 	}
 	for _, text := range f.gpus {
@@ -44,5 +44,5 @@ func (a *app) completeDevices(*cobra.Command, []string, string) ([]cobra.Complet
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	return cdi.Open(settings.GPU.CDI...).Names(), cobra.ShellCompDirectiveNoFileComp
+	return gpu.OpenCDI(settings.GPU.CDI...).Names(), cobra.ShellCompDirectiveNoFileComp
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/signature"
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
-	"github.com/cryo-project/cryo/shim/inspect"
-	"github.com/cryo-project/cryo/shim/size"
-	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/save"
 )
 
 type inspected struct {
@@ -32,11 +32,11 @@ type inspected struct {
 	Index      *index               `json:"index,omitempty"` // that the name stands for in the registry
 	// Signatures are those that the local store has, or else the registry.
 	Signatures []signature.Signer `json:"signatures"`
-	inspect.Reviewed
-	Config   image.Config  `json:"config"`
-	Fits     *bool         `json:"fits,omitempty"`    // with --check
-	Findings []fit.Finding `json:"findings,omitzero"` // likewise; empty if there are none
-	Error    *errorReport  `json:"error,omitempty"`
+	restore.Reviewed
+	Config   image.Config      `json:"config"`
+	Fits     *bool             `json:"fits,omitempty"`    // with --check
+	Findings []host.FitFinding `json:"findings,omitzero"` // likewise; empty if there are none
+	Error    *errorReport      `json:"error,omitempty"`
 }
 
 // index has an image beside the snapshot.
@@ -129,14 +129,14 @@ func (a *app) printInspected(i inspected, check bool) error {
 		{"Container:", c.Container.ID + ", namespace " + c.Container.Namespace + ", runtime " + c.Container.Runtime},
 		{"Image:", c.Container.Image},
 		{"", c.Container.ImageDigest.String()},
-		{"Memory:", fmt.Sprintf("%s, of which %s%s zero; %s stored", size.Of(c.Memory.Total), ofDevices(c.Memory), size.Of(c.Memory.Zero), size.Of(c.Memory.Stored))},
+		{"Memory:", fmt.Sprintf("%s, of which %s%s zero; %s stored", config.Size(c.Memory.Total), ofDevices(c.Memory), config.Size(c.Memory.Zero), config.Size(c.Memory.Stored))},
 	}...)
 	if c.Parent != nil {
 		rows = append(rows, []string{"Parent:", c.Parent.Digest.String()}, []string{"", fmt.Sprintf("shared with it: %s in %d segments (%s not in use); new: %s",
-			size.Of(i.Shared), c.Parent.Segments, size.Of(c.Memory.Unused), size.Of(c.Memory.Stored-i.Shared))})
+			config.Size(i.Shared), c.Parent.Segments, config.Size(c.Memory.Unused), config.Size(c.Memory.Stored-i.Shared))})
 	}
 	rows = append(rows, [][]string{
-		{"Size:", fmt.Sprintf("%s in %d layers", size.Of(i.Size), len(i.Layers))},
+		{"Size:", fmt.Sprintf("%s in %d layers", config.Size(i.Size), len(i.Layers))},
 		{"Frozen:", fmt.Sprintf("%s (%sdump %s, files %s)", seconds(c.Timings.Freeze), savedIn(c.GPU), seconds(c.Timings.Dump), seconds(c.Timings.RootFS))},
 		{"Needs:", fmt.Sprintf("%s/%s, pages of %d bytes, cgroup version %d, CRIU %s", c.Host.OS, c.Host.Architecture, c.Host.PageSize, c.Host.CgroupVersion, c.Host.CRIU)},
 	}...)
@@ -156,7 +156,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 		rows[0] = append(rows[0], "OF GPUS")
 	}
 	for _, p := range c.Processes[:min(len(c.Processes), maxShown)] {
-		row := []string{"  " + strconv.Itoa(p.PID), p.Command, strconv.Itoa(p.Threads), size.Of(p.Memory)}
+		row := []string{"  " + strconv.Itoa(p.PID), p.Command, strconv.Itoa(p.Threads), config.Size(p.Memory)}
 		if c.GPU != nil {
 			row = append(row, heldBy(c.GPU, p.PID))
 		}
@@ -169,7 +169,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 		a.line("  and %d more, which --json lists", more)
 	}
 	if c.GPU != nil {
-		for _, left := range take.LeftToDriver(c.GPU) {
+		for _, left := range save.LeftToDriver(c.GPU) {
 			a.line("  %s", left)
 		}
 		if err := a.printGPUs(c.GPU); err != nil {
@@ -182,7 +182,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 	a.line("\nLayers:")
 	rows = [][]string{{"  TITLE", "SIZE", "DIGEST"}}
 	for _, l := range i.Layers {
-		rows = append(rows, []string{"  " + l.Annotations[ocispec.AnnotationTitle], size.Of(l.Size), l.Digest.String()})
+		rows = append(rows, []string{"  " + l.Annotations[ocispec.AnnotationTitle], config.Size(l.Size), l.Digest.String()})
 	}
 	return a.table(rows...)
 }
@@ -243,7 +243,7 @@ func choices(o image.Options) string {
 }
 
 // printReviewed prints what a restore would refuse.
-func (a *app) printReviewed(r inspect.Reviewed) error {
+func (a *app) printReviewed(r restore.Reviewed) error {
 	var rows, never [][]string
 	for _, ask := range r.Asks {
 		if by := "(rule " + ask.Rule + ")"; ask.Flag == "" {

@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/shim/size"
-	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/save"
 )
 
 // gpuNeeds puts into words what a host must have for a snapshot's GPUs.
@@ -17,7 +17,7 @@ func gpuNeeds(g *image.GPU) string {
 	branch, _, _ := strings.Cut(g.Driver, ".")
 	text := fmt.Sprintf("NVIDIA driver %s (branch %s), as many GPUs (%d)", g.Driver, branch, len(g.Devices))
 	for i, d := range g.Devices {
-		text += fmt.Sprintf(", GPU %d of architecture %s with %s free", i, d.Architecture, size.Of(each[i]))
+		text += fmt.Sprintf(", GPU %d of architecture %s with %s free", i, d.Architecture, config.Size(each[i]))
 	}
 	return text
 }
@@ -27,7 +27,7 @@ func ofDevices(m image.Memory) string {
 	if m.Device == 0 {
 		return ""
 	}
-	return size.Of(m.Device) + " of GPUs and "
+	return config.Size(m.Device) + " of GPUs and "
 }
 
 // gpuRows are lines of cryo inspect about GPUs.
@@ -40,7 +40,7 @@ func gpuRows(g *image.GPU) [][]string {
 	}
 	engine := g.Engine
 	if engine == image.KeeperEngine {
-		engine += fmt.Sprintf(", %s handed over in %d pieces", size.Of(g.HandedOver()), len(g.Pieces()))
+		engine += fmt.Sprintf(", %s handed over in %d pieces", config.Size(g.HandedOver()), len(g.Pieces()))
 	}
 	rows = append(rows, []string{"GPU engine:", engine})
 	if g.Library != nil {
@@ -57,7 +57,7 @@ func savedIn(g *image.GPU) string {
 	if g == nil {
 		return ""
 	}
-	return gpuTimes(&take.GPUSeconds{Lock: g.Seconds.Lock, Save: g.Seconds.Checkpoint, Devices: g.Seconds.Devices, Bytes: g.HandedOver()})
+	return gpuTimes(&save.GPUSeconds{Lock: g.Seconds.Lock, Save: g.Seconds.Checkpoint, Devices: g.Seconds.Devices, Bytes: g.HandedOver()})
 }
 
 // printGPUs prints the GPUs that a container had.
@@ -66,7 +66,7 @@ func (a *app) printGPUs(g *image.GPU) error {
 	a.line("\nGPUs:")
 	rows := [][]string{{"  NUMBER", "NAME", "ARCHITECTURE", "MEMORY", "HELD", "UUID"}}
 	for i, d := range g.Devices {
-		rows = append(rows, []string{"  " + strconv.Itoa(i), d.Name, d.Architecture, size.Of(d.Memory), size.Of(each[i]), d.UUID})
+		rows = append(rows, []string{"  " + strconv.Itoa(i), d.Name, d.Architecture, config.Size(d.Memory), config.Size(each[i]), d.UUID})
 	}
 	return a.table(rows...)
 }
@@ -82,9 +82,9 @@ func heldBy(g *image.GPU, pid int) string {
 		n := slices.IndexFunc(g.Devices, func(d image.GPUDevice) bool { return d.UUID == uuid })
 		on = append(on, strconv.Itoa(n))
 	}
-	text := fmt.Sprintf("%s on %s", size.Of(g.Processes[i].Memory), strings.Join(on, ", "))
+	text := fmt.Sprintf("%s on %s", config.Size(g.Processes[i].Memory), strings.Join(on, ", "))
 	if n := g.Processes[i].Handed(); n > 0 {
-		text += fmt.Sprintf(" (%s handed over)", size.Of(n))
+		text += fmt.Sprintf(" (%s handed over)", config.Size(n))
 	}
 	return text
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/output"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 type keptOutput struct {
@@ -56,7 +56,7 @@ func (a *app) logs(ctx context.Context, name string, tail int, follow bool) erro
 	}
 	bundles := daemon.Bundles(a.address, a.namespace)
 	bundle := filepath.Join(bundles, container.ID())
-	all, latest, err := output.Read(bundle)
+	all, latest, err := worker.ReadOutput(bundle)
 	if bundles == "" || errors.Is(err, fs.ErrNotExist) {
 		return failure.New(errdefs.ErrNotFound,
 			"cryo keeps that of restored containers without a terminal and without --log-uri, until their task is removed; else look where the container's creator has it written, or attach",
@@ -65,12 +65,12 @@ func (a *app) logs(ctx context.Context, name string, tail int, follow bool) erro
 	if err != nil {
 		return err
 	}
-	all = output.LastLines(all, tail)
+	all = worker.LastLines(all, tail)
 	if a.json {
 		return a.printJSON(keptOutput{Container: container.ID(), Output: string(all)})
 	}
 	if _, err := a.stdout.Write(all); err != nil || !follow {
 		return err
 	}
-	return output.Follow(ctx, a.stdout, bundle, latest)
+	return worker.FollowOutput(ctx, a.stdout, bundle, latest)
 }

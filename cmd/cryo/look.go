@@ -7,7 +7,6 @@ import (
 
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/shim/inspect"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -24,7 +23,7 @@ func (f *lookFlags) register(cmd *cobra.Command) {
 }
 
 // look finds a snapshot in the local store, or else in the registry.
-func (a *app) look(ctx context.Context, s *store.Store, ref string, flags *lookFlags) (*inspect.Found, error) {
+func (a *app) look(ctx context.Context, s *store.Store, ref string, flags *lookFlags) (*restore.Inspected, error) {
 	if flags.pull != restore.PullMissing && flags.pull != restore.PullNever {
 		return nil, misused("cryo", "--pull %q is none of missing, never", flags.pull)
 	}
@@ -32,14 +31,14 @@ func (a *app) look(ctx context.Context, s *store.Store, ref string, flags *lookF
 	if err != nil {
 		return nil, err
 	}
-	o := inspect.Options{Address: a.address, Namespace: a.namespace}
+	o := restore.InspectOptions{Address: a.address, Namespace: a.namespace}
 	if o.Config, err = a.config(); err != nil {
 		return nil, err
 	}
 	if flags.pull != restore.PullNever {
 		o.Registry = func() (registry.Options, error) { return flags.registry.resolve(ctx, a) }
 	}
-	return inspect.Find(ctx, s, ref, o)
+	return restore.Inspect(ctx, s, ref, o)
 }
 
 // abandonable is for commands that have nothing to undo: an interrupted one that does not hear it ends all the same.

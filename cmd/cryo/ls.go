@@ -5,8 +5,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/shim/inspect"
-	"github.com/cryo-project/cryo/shim/size"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 func newList(a *app) *cobra.Command {
@@ -20,7 +20,7 @@ func newList(a *app) *cobra.Command {
   cryo ls --json | jq -r '.[].reference'`,
 		Args: exactly(),
 		RunE: abandonable(a.inStore(func(ctx context.Context, s *store.Store, _ []string) error {
-			list, err := inspect.List(ctx, s)
+			list, err := restore.ListTagged(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -33,7 +33,7 @@ func newList(a *app) *cobra.Command {
 					case l.Error != "":
 						rows = append(rows, append(row, "damaged: cryo verify tells more", "-", "-", "-"))
 					default:
-						rows = append(rows, append(row, l.Container, age(l.Created), size.Of(l.Memory), size.Of(l.Size)))
+						rows = append(rows, append(row, l.Container, age(l.Created), config.Size(l.Memory), config.Size(l.Size)))
 					}
 				}
 				if quiet {

@@ -10,12 +10,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/sandbox"
-	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
+	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore"
-	"github.com/cryo-project/cryo/shim/restorer"
-	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/shim/save"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 func main() {
@@ -40,14 +40,14 @@ func serve(command string) {
 	}
 	var err error
 	switch command {
-	case sandbox.Command:
-		os.Exit(sandbox.Main())
-	case prewarmed.Command:
-		err = prewarmed.Serve()
-	case restorer.Command:
+	case trust.ReviewCommand:
+		os.Exit(trust.ReviewMain())
+	case gpu.PrewarmedCommand:
+		err = gpu.ServePrewarmed()
+	case worker.Command:
 		err = configured(restore.Serve)
-	case restorer.CheckpointCommand:
-		err = configured(take.Serve)
+	case worker.CheckpointCommand:
+		err = configured(save.Serve)
 	default:
 		return
 	}

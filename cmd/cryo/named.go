@@ -8,14 +8,14 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/archive"
+	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 )
 
 // named replaces the beginning of a digest by the digest of the snapshot in the local store, and gives any other ref back. If pull, which is as
 // --pull of cryo restore, has Docker's registry asked for a ref without a registry, it warns.
 func (a *app) named(ctx context.Context, s *store.Store, ref, pull string) (string, error) {
-	if archive.IsLocation(ref) {
+	if registry.IsLocation(ref) {
 		return ref, nil
 	}
 	ref, err := s.Expand(ctx, ref)
@@ -98,7 +98,7 @@ func (a *app) keep(ctx context.Context, ref string) (_ *store.Store, op *store.O
 // warnHub says that Docker's registry is used for a name without one.
 func (a *app) warnHub(ref string) {
 	full, err := store.Normalize(ref)
-	if err == nil && full != ref && !store.NamesRegistry(ref) && !archive.IsLocation(ref) {
+	if err == nil && full != ref && !store.NamesRegistry(ref) && !registry.IsLocation(ref) {
 		a.warn("%s names no registry: docker.io is asked for %s", ref, full)
 	}
 }

@@ -5,11 +5,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/shim/node/install"
+	"github.com/cryo-project/cryo/shim/node"
 )
 
 func newNodeInstall(a *app) *cobra.Command {
-	var o install.Options
+	var o node.InstallOptions
 	cmd := &cobra.Command{
 		Use:   "install",
 		Short: "Install cryo on the machine whose root directory is mounted here",
@@ -27,7 +27,7 @@ it was restarted.`,
 			if o.Host == "" {
 				return misused(cmd.CommandPath(), "missing --host")
 			}
-			r, err := install.Install(cmd.Context(), o)
+			r, err := node.Install(cmd.Context(), o)
 			if err != nil {
 				return err
 			}
@@ -45,7 +45,7 @@ it was restarted.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Host, "host", "", "`directory` where the machine's root directory is mounted")
-	f.StringVar(&o.From, "from", install.Dir, "`directory` with bin, lib, criu and share, which is copied")
+	f.StringVar(&o.From, "from", node.InstallDir, "`directory` with bin, lib, criu and share, which is copied")
 	f.StringVar(&o.Configuration, "configuration", "", "`file` that becomes /etc/cryo/config.toml of the machine (default: that stays as it is)")
 	f.BoolVar(&o.Restart, "restart", os.Getenv("CRYO_RESTART_CONTAINERD") == "true", "restart containerd where it does not know of cryo yet; running containers live on (CRYO_RESTART_CONTAINERD=true)")
 	return cmd

@@ -8,27 +8,24 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/shim/job"
-	"github.com/cryo-project/cryo/shim/prewarm"
+	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore"
-	"github.com/cryo-project/cryo/shim/size"
 )
 
 // prewarmFlags are the choices of cryo prewarm.
 type prewarmFlags struct {
-	prewarm.Options
+	restore.PrewarmOptions
 	require  bool // a signature
 	registry registryFlags
 	gpu      gpuFlags
 }
 
 type prewarmResult struct {
-	*prewarm.Result
-	Seconds float64       `json:"seconds"`
-	Pull    *job.Transfer `json:"pull,omitempty"` // where it had to be fetched
+	*restore.PrewarmResult
+	Seconds float64           `json:"seconds"`
+	Pull    *restore.Transfer `json:"pull,omitempty"` // where it had to be fetched
 }
 
 func newPrewarm(a *app) *cobra.Command {
@@ -133,27 +130,27 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 		return err
 	}
 	f.Connect, f.Warn = a.connect, a.warn
-	done, err := prewarm.Prewarm(ctx, s, f.Options)
+	done, err := restore.Prewarm(ctx, s, f.PrewarmOptions)
 	if err != nil {
 		return err
 	}
-	r := prewarmResult{Result: done, Seconds: time.Since(start).Seconds()}
-	if done.Fetched && !archive.IsLocation(f.Ref) { // what comes from files is not counted
-		r.Pull = job.Transferred(&counts, start)
+	r := prewarmResult{PrewarmResult: done, Seconds: time.Since(start).Seconds()}
+	if done.Fetched && !registry.IsLocation(f.Ref) { // what comes from files is not counted
+		r.Pull = restore.Transferred(&counts, start)
 	}
 	return a.print(r, func() error {
 		for _, w := range r.Removed {
 			a.line("removed %s, %s, to make room", store.Familiar(w.Reference), prewarmedSizes(w))
 		}
-		a.line("prewarmed %s, %s, in %s", store.Familiar(r.Reference), prewarmedSizes(r.Listed), seconds(r.Seconds))
+		a.line("prewarmed %s, %s, in %s", store.Familiar(r.Reference), prewarmedSizes(r.PrewarmedSnapshot), seconds(r.Seconds))
 		return nil
 	})
 }
 
 // gpuCells returns how much is loaded where.
-func gpuCells(all []prewarm.OnGPU) (cells []string) {
+func gpuCells(all []restore.OnGPU) (cells []string) {
 	for _, g := range all {
-		cells = append(cells, fmt.Sprintf("%s on GPU %d", size.Of(g.Memory), g.Index))
+		cells = append(cells, fmt.Sprintf("%s on GPU %d", config.Size(g.Memory), g.Index))
 	}
 	return cells
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/shim/prewarm"
-	"github.com/cryo-project/cryo/shim/size"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 func newPrewarmList(a *app) *cobra.Command {
@@ -21,14 +21,14 @@ func newPrewarmList(a *app) *cobra.Command {
   cryo prewarm ls --json | jq 'map(.size) | add'`,
 		Args: exactly(),
 		RunE: a.inStore(func(ctx context.Context, s *store.Store, _ []string) error {
-			all, err := prewarm.List(ctx, s)
+			all, err := restore.ListPrewarmed(ctx, s)
 			if err != nil {
 				return err
 			}
 			return a.print(all, func() error {
 				rows := [][]string{{"REFERENCE", "DIGEST", "SIZE", "GPU MEMORY", "USED", ""}}
 				for _, w := range all {
-					rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size.Of(w.Size), cmp.Or(strings.Join(gpuCells(w.GPUs), ", "), "-"), age(w.Used), prewarmNote(w)})
+					rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), config.Size(w.Size), cmp.Or(strings.Join(gpuCells(w.GPUs), ", "), "-"), age(w.Used), prewarmNote(w)})
 				}
 				return a.table(rows...)
 			})
@@ -37,7 +37,7 @@ func newPrewarmList(a *app) *cobra.Command {
 }
 
 // prewarmNote is what there is to say of it.
-func prewarmNote(w prewarm.Listed) string {
+func prewarmNote(w restore.PrewarmedSnapshot) string {
 	if w.Stale {
 		return "the store has no such snapshot by this name"
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/shim/prewarm"
-	"github.com/cryo-project/cryo/shim/size"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 func newPrewarmRemove(a *app) *cobra.Command {
@@ -33,17 +33,17 @@ of its memory.`,
 		},
 		ValidArgsFunction: a.completeRefs(math.MaxInt),
 		RunE: a.inStore(func(ctx context.Context, s *store.Store, args []string) error {
-			all, err := prewarm.List(ctx, s)
+			all, err := restore.ListPrewarmed(ctx, s)
 			if err != nil {
 				return err
 			}
-			chosen, failed := prewarm.Choose(all, args)
+			chosen, failed := restore.ChoosePrewarmed(all, args)
 			if everything {
 				chosen, failed = all, nil
 			}
-			gone := []prewarm.Listed{}
+			gone := []restore.PrewarmedSnapshot{}
 			for _, w := range chosen {
-				if err := prewarm.Remove(ctx, s, w); err != nil {
+				if err := restore.RemovePrewarmed(ctx, s, w); err != nil {
 					failed = append(failed, err)
 					continue
 				}
@@ -63,10 +63,10 @@ of its memory.`,
 }
 
 // prewarmedSizes returns what it has, in the store and on GPUs.
-func prewarmedSizes(w prewarm.Listed) string {
+func prewarmedSizes(w restore.PrewarmedSnapshot) string {
 	all := gpuCells(w.GPUs)
 	if w.Size > 0 || len(all) == 0 {
-		all = append([]string{size.Of(w.Size)}, all...)
+		all = append([]string{config.Size(w.Size)}, all...)
 	}
 	return strings.Join(all, ", ")
 }

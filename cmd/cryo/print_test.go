@@ -15,11 +15,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/integration/hosttest"
+	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/inspect"
-	"github.com/cryo-project/cryo/shim/restore/restoretest"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 func TestTimes(t *testing.T) {
@@ -65,11 +65,11 @@ func TestProgress(t *testing.T) {
 func TestInspectShowsGPUs(t *testing.T) {
 	var out strings.Builder
 	a := &app{stdout: &out}
-	g := restoretest.Saved(2, "nvidia.com/gpu=0", "nvidia.com/gpu=1")
+	g := hosttest.Saved(2, "nvidia.com/gpu=0", "nvidia.com/gpu=1")
 	g.Processes[1].Devices = append(g.Processes[1].Devices, g.Devices[0].UUID)
 	g.Forced = []string{"gpu-peer"}
 	i := inspected{Reference: "llm:ready", Config: image.Config{GPU: g, Processes: []image.Process{{PID: 1, Command: "python"}, {PID: 2, Command: "python"}, {PID: 3, Command: "sh"}}}}
-	i.Asks = trust.Review(restoretest.PlainSpec(), i.Config.GPU.CDI, trust.Policy{})
+	i.Asks = trust.Review(hosttest.PlainSpec(), i.Config.GPU.CDI, trust.Policy{})
 	if err := a.printInspected(i, false); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestInspectShowsGPUs(t *testing.T) {
 
 func TestInspectShowsHandOver(t *testing.T) {
 	var out strings.Builder
-	record := restoretest.Handed()
+	record := hosttest.Handed()
 	c := image.Config{GPU: &record.GPU, Processes: []image.Process{{PID: 7, Command: "python"}, {PID: 9, Command: "sh"}}, Memory: image.Memory{Total: 9 << 20, Device: 8 << 20, Zero: 1 << 20}}
 	c.GPU.Seconds.Devices = 2
 	if err := (&app{stdout: &out}).printInspected(inspected{Reference: "llm:ready", Config: c}, false); err != nil {
@@ -108,7 +108,7 @@ func TestInspectShowsHandOver(t *testing.T) {
 
 func TestCompletionOfGPUs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.toml")
-	if err := os.WriteFile(path, fmt.Appendf(nil, "[gpu]\ncdi = [%q]\n", restoretest.CDI(t, "two").GPU.CDI[0]), 0o600); err != nil {
+	if err := os.WriteFile(path, fmt.Appendf(nil, "[gpu]\ncdi = [%q]\n", hosttest.CDI(t, "two").GPU.CDI[0]), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for args, want := range map[string]string{
@@ -150,7 +150,7 @@ func TestForgedErrors(t *testing.T) {
 	err := errors.Join(fmt.Errorf("open %s: %w", forged, errdefs.ErrNotFound), errors.New("and another"))
 	for name, text := range map[string]string{
 		"error":   printed(func(_ *app, w *bytes.Buffer) { report(w, err) }),
-		"hint":    printed(func(_ *app, w *bytes.Buffer) { report(w, fit.Misfit(fit.Finding{Hint: forged})) }),
+		"hint":    printed(func(_ *app, w *bytes.Buffer) { report(w, host.Misfit(host.FitFinding{Hint: forged})) }),
 		"warning": printed(func(a *app, _ *bytes.Buffer) { a.warn("remove %v", err) }),
 		"line":    printed(func(a *app, _ *bytes.Buffer) { a.line("%12s: %s", "x", err) }),
 		"remote": printed(func(_ *app, w *bytes.Buffer) {
@@ -183,12 +183,12 @@ func TestFormat(t *testing.T) {
 		v      any
 		want   string
 	}{
-		{"{{.reference}} {{.size}}", []inspect.Tagged{{Reference: "a", Size: 12345678901234567}, {Reference: "b"}}, "a 12345678901234567\nb 0\n"},
-		{"{{.error}}.", inspect.Tagged{}, ".\n"},
-		{"{{.digest}}", []inspect.Tagged{}, ""},
-		{"{{.reference}}", inspect.Tagged{Reference: "a\nb"}, "a?b\n"},
-		{"{{index .reference 7}}", inspect.Tagged{}, "usage"},
-		{"{{.reference", inspect.Tagged{}, "usage"},
+		{"{{.reference}} {{.size}}", []restore.Tagged{{Reference: "a", Size: 12345678901234567}, {Reference: "b"}}, "a 12345678901234567\nb 0\n"},
+		{"{{.error}}.", restore.Tagged{}, ".\n"},
+		{"{{.digest}}", []restore.Tagged{}, ""},
+		{"{{.reference}}", restore.Tagged{Reference: "a\nb"}, "a?b\n"},
+		{"{{index .reference 7}}", restore.Tagged{}, "usage"},
+		{"{{.reference", restore.Tagged{}, "usage"},
 	} {
 		var out bytes.Buffer
 		a := &app{stdout: &out}

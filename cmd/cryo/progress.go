@@ -12,8 +12,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/shim/job"
-	"github.com/cryo-project/cryo/shim/size"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // stalled is how long nothing moves before the line says what for.
@@ -66,8 +66,8 @@ func (a *app) report() image.Progress {
 }
 
 // hooks show how far a checkpoint or a restore is.
-func (a *app) hooks() job.Hooks {
-	return job.Hooks{Progress: a.report(), Ended: a.progress.over, WaitsFor: a.progress.waitsFor, Warn: a.warn, Say: a.say}
+func (a *app) hooks() restore.Hooks {
+	return restore.Hooks{Progress: a.report(), Ended: a.progress.over, WaitsFor: a.progress.waitsFor, Warn: a.warn, Say: a.say}
 }
 
 // waitsFor says how to find out what an activity waits for while it does not move.
@@ -173,12 +173,12 @@ func (p *progress) again() {
 
 // line is what the user sees: how much of how much, and how fast.
 func line(what string, done, total, moved int64, took time.Duration) string {
-	text := fmt.Sprintf("%s %s", what, size.Of(done))
+	text := fmt.Sprintf("%s %s", what, config.Size(done))
 	if total > 0 {
-		text = fmt.Sprintf("%s %3d %%  %s of %s", what, min(100, 100*done/total), size.Of(done), size.Of(total))
+		text = fmt.Sprintf("%s %3d %%  %s of %s", what, min(100, 100*done/total), config.Size(done), config.Size(total))
 	}
 	if took > time.Second/2 {
-		text += fmt.Sprintf("  %s/s", size.Of(int64(float64(moved)/took.Seconds())))
+		text += fmt.Sprintf("  %s/s", config.Size(int64(float64(moved)/took.Seconds())))
 	}
 	return text
 }

@@ -5,7 +5,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/shim/size"
+	"github.com/cryo-project/cryo/shim/config"
 )
 
 type pruneResult struct {
@@ -42,10 +42,10 @@ Where index.json is damaged too, prune makes it again of the blobs; the names of
 			}
 			a.warnUnreadable(r.Unreadable)
 			return a.print(r, func() error {
-				a.line("%s %s that no snapshot needs, in %d blobs", verb, size.Of(r.Unneeded.Bytes), r.Unneeded.Files)
-				a.line("%s %s of interrupted pulls, in %d blobs", verb, size.Of(r.Partial.Bytes), r.Partial.Files)
+				a.line("%s %s that no snapshot needs, in %d blobs", verb, config.Size(r.Unneeded.Bytes), r.Unneeded.Files)
+				a.line("%s %s of interrupted pulls, in %d blobs", verb, config.Size(r.Partial.Bytes), r.Partial.Files)
 				if r.Unknown.Files > 0 {
-					a.line("%s stay, in %d blobs, since it is not known whether a snapshot needs them; cryo rm sha256:DIGEST removes one that index.json lists", size.Of(r.Unknown.Bytes), r.Unknown.Files)
+					a.line("%s stay, in %d blobs, since it is not known whether a snapshot needs them; cryo rm sha256:DIGEST removes one that index.json lists", config.Size(r.Unknown.Bytes), r.Unknown.Files)
 				}
 				if r.Busy {
 					a.line("another cryo works on the store: what it may need stays until it has ended")

@@ -6,8 +6,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/size"
 )
 
 func newContainers(a *app) *cobra.Command {
@@ -66,7 +66,7 @@ func (a *app) printContainers(all []daemon.Container) error {
 		case m != nil && m.Total == 0:
 			row[4] = "on its way"
 		case m != nil && m.Here < m.Total:
-			row[4] = fmt.Sprintf("%s of %s (%d%%)", size.Of(m.Here), size.Of(m.Total), 100*m.Here/m.Total)
+			row[4] = fmt.Sprintf("%s of %s (%d%%)", config.Size(m.Here), config.Size(m.Total), 100*m.Here/m.Total)
 		case m != nil || c.Reference != "":
 			row[4] = "all"
 		}

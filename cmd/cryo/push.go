@@ -5,17 +5,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/job"
-	"github.com/cryo-project/cryo/shim/size"
-	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/save"
 )
 
 type movedResult struct {
-	Reference     string `json:"reference"`
-	Digest        string `json:"digest"`
-	*job.Transfer        // with a registry; nil: with a file
-	*take.Named          // of a push to a registry
+	Reference         string `json:"reference"`
+	Digest            string `json:"digest"`
+	*restore.Transfer        // with a registry; nil: with a file
+	*save.Named              // of a push to a registry
 }
 
 func newPush(a *app) *cobra.Command {
@@ -52,7 +52,7 @@ be had, the snapshot is sent by itself, with a warning. --snapshot-only always d
 				a.warnHub(to)
 			}
 			a.progress.waitsFor("push", func() string { return "the registry" })
-			pushed, err := take.Push(ctx, s, args[0], to, take.PushOptions{
+			pushed, err := save.Push(ctx, s, args[0], to, save.PushOptions{
 				Registry: options, SnapshotOnly: only, Containerd: daemon.Options{Address: a.address, Namespace: a.namespace, Trace: true}, Warn: a.warn,
 			})
 			if err != nil {
@@ -71,7 +71,7 @@ func (a *app) moved(verb string, r movedResult) error {
 	return a.print(r, func() error {
 		how := ""
 		if t := r.Transfer; t != nil {
-			how = fmt.Sprintf(": %s in %s", size.Of(t.Moved), seconds(t.Seconds))
+			how = fmt.Sprintf(": %s in %s", config.Size(t.Moved), seconds(t.Seconds))
 		}
 		a.line("%s %s %s%s", verb, r.Reference, r.Digest, how)
 		return nil

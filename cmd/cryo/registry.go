@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 

@@ -9,16 +9,16 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/restore"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // restoreFlags are the choices of cryo restore.
 type restoreFlags struct {
 	ref, name string
-	choices   restorer.Choices
+	choices   worker.Choices
 	mounts    []string // of choices
 	gpu       gpuFlags
 	registry  registryFlags
@@ -89,7 +89,7 @@ signature.`,
 	flags.StringVar(&f.choices.Log, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: cryo logs shows it, or attach)")
 	flags.StringVar(&f.choices.Runtime, "runtime", "", "runtime, by containerd's name (default: as in the snapshot, if that is cryo's)")
 	flags.StringVar(&f.choices.Snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
-	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(fit.Forcible())) // fails only for flags that there are not
+	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(host.Forcible())) // fails only for flags that there are not
 	f.gpu.register(cmd, a)
 	f.registry.register(cmd)
 	return cmd
@@ -147,7 +147,7 @@ func (a *app) restore(ctx context.Context, f restoreFlags) error {
 		return err
 	}
 	f.choices.Devices, f.choices.GPUs = f.gpu.devices, f.gpu.gpus
-	f.choices.Registry = restorer.Registry{PlainHTTP: o.PlainHTTP, Insecure: o.Insecure, CAFile: o.CAFile, Username: o.Username, Password: o.Password, Concurrency: o.Concurrency}
+	f.choices.Registry = worker.Registry{PlainHTTP: o.PlainHTTP, Insecure: o.Insecure, CAFile: o.CAFile, Username: o.Username, Password: o.Password, Concurrency: o.Concurrency}
 	c, err := a.restoreCommand(s)
 	if err != nil {
 		return err

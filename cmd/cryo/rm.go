@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/shim/size"
+	"github.com/cryo-project/cryo/shim/config"
 )
 
 type removed struct {
@@ -51,7 +51,7 @@ store, blobs are kept until it has ended.`,
 				}
 				all = append(all, removed{Reference: ref, Freed: r.Freed})
 				if !a.json {
-					a.line("removed %s, %s freed", ref, size.Of(r.Freed))
+					a.line("removed %s, %s freed", ref, config.Size(r.Freed))
 				}
 			}
 			a.warnUnreadable(unreadable)

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // cryo runs a command line with a root of its own.

@@ -5,8 +5,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/image/archive"
-	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/shim/save"
 )
 
 func newSign(a *app) *cobra.Command {
@@ -44,7 +44,7 @@ A key that has signed the snapshot already does not sign it again.`,
 			if keyFile == "" {
 				return misused(cmd.CommandPath(), "missing --key FILE")
 			}
-			if archive.IsLocation(args[0]) {
+			if registry.IsLocation(args[0]) {
 				return misused(cmd.CommandPath(), "a file is not signed: sign the snapshot in the local store, and write the file with cryo push")
 			}
 			return a.sign(cmd.Context(), args[0], keyFile, &flags)
@@ -71,7 +71,7 @@ func (a *app) sign(ctx context.Context, ref, keyFile string, flags *registryFlag
 	if ref, err = a.named(ctx, s, ref, ""); err != nil {
 		return err
 	}
-	r, err := take.Sign(ctx, s, ref, key, options)
+	r, err := save.Sign(ctx, s, ref, key, options)
 	if err != nil {
 		return err
 	}

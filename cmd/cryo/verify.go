@@ -8,9 +8,8 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/trust"
-	"github.com/cryo-project/cryo/shim/inspect"
+	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore"
-	"github.com/cryo-project/cryo/shim/size"
 )
 
 type verified struct {
@@ -18,7 +17,7 @@ type verified struct {
 	Digest    string `json:"digest"`
 	Size      int64  `json:"size"`
 	NotRead   int64  `json:"notRead,omitempty"` // bytes that only the registry has: it said that it has them, and they were not read
-	inspect.Reviewed
+	restore.Reviewed
 	Error *errorReport `json:"error,omitempty"`
 }
 
@@ -82,9 +81,9 @@ func (a *app) verify(ctx context.Context, ref string, p trust.Policy, flags *loo
 	v.Error = a.errorReport(ctx, refused)
 	return errors.Join(refused, a.print(v, func() error {
 		if !l.InRegistry {
-			a.line("%s %s: all %s are as they should be", v.Reference, v.Digest, size.Of(v.Size))
+			a.line("%s %s: all %s are as they should be", v.Reference, v.Digest, config.Size(v.Size))
 		} else {
-			a.line("%s %s: in the registry alone. All but its memory and files, %s, are as they should be. The other %s are there; cryo pull reads them", v.Reference, v.Digest, size.Of(v.Size-v.NotRead), size.Of(v.NotRead))
+			a.line("%s %s: in the registry alone. All but its memory and files, %s, are as they should be. The other %s are there; cryo pull reads them", v.Reference, v.Digest, config.Size(v.Size-v.NotRead), config.Size(v.NotRead))
 		}
 		return nil
 	}))

@@ -16,7 +16,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/errcode"
 
-	"github.com/cryo-project/cryo/image/spec/boundjson"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // hinter is what all errors for users have.
@@ -118,7 +118,7 @@ func answerError(resp *http.Response) error {
 	var body struct {
 		Errors errcode.Errors `json:"errors"`
 	}
-	if data, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10)); err == nil && boundjson.Small.Unmarshal(data, &body) == nil {
+	if data, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10)); err == nil && format.SmallJSON.Unmarshal(data, &body) == nil {
 		e.Errors = body.Errors
 	}
 	return e

@@ -15,9 +15,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/lazypull"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // deferring gives a puller of d:1 of the fake that hashes segments when filled is closed, and has settled.
@@ -42,10 +41,10 @@ func finish(ctx context.Context, p *Puller) <-chan error {
 }
 
 // sourceOf gives a source that reads by a puller.
-func sourceOf(t *testing.T, s *store.Store, p *Puller) *lazypull.Source {
+func sourceOf(t *testing.T, s *store.Store, p *Puller) *store.PullSource {
 	t.Helper()
 	ranges := p.Ranges()
-	source, err := lazypull.NewSource(t.Context(), s, ranges.Read)
+	source, err := store.NewPullSource(t.Context(), s, ranges.Read)
 	if err != nil {
 		t.Fatal(err)
 	}

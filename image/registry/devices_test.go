@@ -3,7 +3,7 @@ package registry
 import (
 	"testing"
 
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // TestDevices: device memory comes back from a registry bit for bit.

@@ -22,8 +22,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // basic lets alice in.

@@ -8,8 +8,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/direct"
-	"github.com/cryo-project/cryo/image/lazypull"
+	"github.com/cryo-project/cryo/image/format"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -18,9 +17,9 @@ const damageAttempts = 2
 
 // how are options of [Puller.fetch]. The zero value writes past the page cache.
 type how struct {
-	source *lazypull.Source // learns which bytes have come; nil: no reader waits
-	cached bool             // write through the page cache
-	later  bool             // leave hashing to [store.Ingest.Verify]
+	source *store.PullSource // learns which bytes have come; nil: no reader waits
+	cached bool              // write through the page cache
+	later  bool              // leave hashing to [store.Ingest.Verify]
 }
 
 // fetch downloads a blob and verifies it, unless hashing comes later. It resumes an earlier attempt of any process. The caller commits the blob. nil: the store has it.
@@ -63,7 +62,7 @@ func (p *Puller) fetch(ctx context.Context, d ocispec.Descriptor, t *tracker, ho
 
 // complete downloads the missing part of a blob and verifies the blob. It downloads all of a damaged blob again. After the first bad answer, which a proxy or a restarting registry
 // may have sent, it repeats the request once.
-func (r *repo) complete(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *lazypull.Source, t *tracker, attempts int) (err error) {
+func (r *repo) complete(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *store.PullSource, t *tracker, attempts int) (err error) {
 	for asked := false; attempts > 0; attempts-- {
 		err = r.fill(ctx, p, d, s, t)
 		if !asked && errors.As(err, new(*AnswerError)) && ctx.Err() == nil && r.timing.pause(ctx, 0) == nil {
@@ -82,9 +81,9 @@ func (r *repo) complete(ctx context.Context, p *store.Ingest, d ocispec.Descript
 }
 
 // fill fetches what is missing: all of it at once, or with a source in parts, and without those that have come otherwise.
-func (r *repo) fill(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *lazypull.Source, t *tracker) error {
-	buf := direct.Lend()
-	defer direct.Return(buf)
+func (r *repo) fill(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *store.PullSource, t *tracker) error {
+	buf := format.LendBuffer()
+	defer format.ReturnBuffer(buf)
 	inParts := s != nil
 	for n := 0; p.Offset() < d.Size; {
 		next := r.rest
@@ -106,7 +105,7 @@ func (r *repo) fill(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, 
 }
 
 // part takes what has come ahead of the rest, or makes one request for what follows, which is no more than comes in a moment.
-func (r *repo) part(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *lazypull.Source, buf []byte, t *tracker) error {
+func (r *repo) part(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *store.PullSource, buf []byte, t *tracker) error {
 	off := p.Offset()
 	if n, err := s.Ahead(ctx, d, off, buf[:pieceAt(off, d.Size)]); n > 0 || err != nil {
 		if err == nil {
@@ -133,12 +132,12 @@ func (r *repo) part(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, 
 }
 
 // rest makes a request for all that is missing.
-func (r *repo) rest(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *lazypull.Source, buf []byte, t *tracker) error {
+func (r *repo) rest(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *store.PullSource, buf []byte, t *tracker) error {
 	return appendAll(p, &blobReader{ctx: ctx, repo: r, d: d, off: p.Offset(), end: d.Size, t: t}, d, s, buf)
 }
 
 // appendAll appends what b reads, and closes it. What has come before an error is kept.
-func appendAll(p *store.Ingest, b *blobReader, d ocispec.Descriptor, s *lazypull.Source, buf []byte) error {
+func appendAll(p *store.Ingest, b *blobReader, d ocispec.Descriptor, s *store.PullSource, buf []byte) error {
 	defer b.Close()
 	for p.Offset() < b.end {
 		n, err := io.ReadFull(b, buf[:pieceAt(p.Offset(), b.end)])
@@ -156,4 +155,4 @@ func appendAll(p *store.Ingest, b *blobReader, d ocispec.Descriptor, s *lazypull
 }
 
 // pieceAt is how much is written at once at an offset, before end: up to where what is aligned goes past the page cache.
-func pieceAt(off, end int64) int64 { return min(direct.Piece-off%direct.Piece, end-off) }
+func pieceAt(off, end int64) int64 { return min(format.DirectPiece-off%format.DirectPiece, end-off) }

@@ -17,9 +17,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/lazypull"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // TestMain runs the test binary as a process that pushes or pulls until it is killed.
@@ -67,7 +66,7 @@ func transfer(what, root, ref string) error {
 		}
 		defer p.Close()
 		p.ThroughCache()
-		source, err := lazypull.NewSource(ctx, s, p.Ranges().Read)
+		source, err := store.NewPullSource(ctx, s, p.Ranges().Read)
 		if err != nil {
 			return err
 		}

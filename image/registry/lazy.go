@@ -10,14 +10,13 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cryo-project/cryo/image/lazypull"
 	"github.com/cryo-project/cryo/image/store"
 )
 
 // Lazy is how segments are pulled for a container that is restored meanwhile, which needs the cores, the disk and the line for something else.
 type Lazy struct {
 	// Source is told of what comes, and has what came ahead of the pull. The registry must serve parts of blobs.
-	Source *lazypull.Source
+	Source *store.PullSource
 	// Head is how many segments are pulled at once until the container runs; negative: as many as ever.
 	Head int
 	// Running is closed when the container runs. The snapshot gets no name before.
@@ -51,7 +50,7 @@ func (p *Puller) Lazily(l Lazy) {
 }
 
 // source may be nil.
-func (p *Puller) source() *lazypull.Source {
+func (p *Puller) source() *store.PullSource {
 	if p.lazy == nil {
 		return nil
 	}

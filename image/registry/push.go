@@ -9,7 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -24,7 +24,7 @@ func (r *repo) untagged() *repo {
 }
 
 // put sends blobs and manifests in their order. subject is that of the manifests; nil: they have none.
-func (r *repo) put(ctx context.Context, sum *meter, subject *ocispec.Descriptor, all ...spec.Blob) error {
+func (r *repo) put(ctx context.Context, sum *meter, subject *ocispec.Descriptor, all ...record.Blob) error {
 	for _, b := range all {
 		var err error
 		if store.IsManifest(b.Descriptor.MediaType) {

@@ -14,7 +14,7 @@ import (
 	"oras.land/oras-go/v2/registry"
 	"oras.land/oras-go/v2/registry/remote/auth"
 
-	"github.com/cryo-project/cryo/image/cores"
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -66,7 +66,7 @@ func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*P
 	p.work, p.ctx = errgroup.WithContext(p.ctx)
 	// Until the snapshot is whole as many are sent at once as half of the spare cores, four at most, and none where no cores are spare: the registry may be on this
 	// machine, and CRIU and what packs go first.
-	early := min(cores.Half(cores.All()), 4, o.concurrency())
+	early := min(image.HalfCores(image.AllCores()), 4, o.concurrency())
 	p.give(early)
 	p.hurry = sync.OnceFunc(func() { p.give(o.concurrency() - early) })
 	p.work.Go(p.open)

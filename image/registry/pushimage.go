@@ -11,21 +11,20 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/runnable"
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 	"github.com/cryo-project/cryo/image/store"
 )
 
 // Base is the base image of a snapshot, and where its layers can be read.
 type Base struct {
-	*runnable.Base
+	*image.RunnableBase
 	// Ref is a reference to the image. Where it is on the registry that is pushed to, layers are mounted from its repository.
 	Ref string
 	// Open reads a layer, which is verified by the registry that gets it.
 	Open func(ctx context.Context, layer ocispec.Descriptor) (io.ReadCloser, error)
 	// Own are the image's configuration and manifest, and the index that the snapshot knows the image by, if it is one, with what else the index lists and is here. They come beside the snapshot, so that other hosts find the
 	// image there by its digest. What lists another one comes after that.
-	Own []spec.Blob
+	Own []record.Blob
 	// Close is called when nothing is read any more; it may be nil.
 	Close func()
 }
@@ -160,7 +159,7 @@ func (p *Pusher) putBase(ctx context.Context) error {
 }
 
 // makeImage makes the image, all layers of which the registry has. An error is why there is none.
-func (p *Pusher) makeImage(ctx context.Context, desc ocispec.Descriptor) (*runnable.Image, error) {
+func (p *Pusher) makeImage(ctx context.Context, desc ocispec.Descriptor) (*image.Runnable, error) {
 	if why := p.image.failed(); why != nil {
 		return nil, why
 	}

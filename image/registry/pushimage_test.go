@@ -18,10 +18,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/runnable"
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // testBase is a base image with so many layers, which is called ref.
@@ -43,11 +42,11 @@ func testBase(ref string, layers int) *Base {
 			panic(err)
 		}
 	}
-	b, err := runnable.Parse(parts[0], parts[1])
+	b, err := image.ParseRunnableBase(parts[0], parts[1])
 	if err != nil {
 		panic(err)
 	}
-	return &Base{Base: b, Ref: ref, Open: func(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+	return &Base{RunnableBase: b, Ref: ref, Open: func(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 		data, ok := content[d.Digest]
 		if !ok {
 			return nil, fmt.Errorf("layer %s: %w", d.Digest, errdefs.ErrNotFound)

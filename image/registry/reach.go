@@ -15,8 +15,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec/domain"
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/signature"
 )
 
 // reach refuses connections to which a registry sends us, by a redirect or by naming a token service, where the address is nearer to this host than the
@@ -75,7 +75,7 @@ const lookupTime = 5 * time.Second
 
 // farthest returns how near a registry is: the farthest of its addresses counts, and as long as it has none it is public.
 func farthest(ctx context.Context, registry string) int32 {
-	host, _ := domain.Split(registry)
+	host, _ := signature.SplitDomain(registry)
 	if near, is := literal(host); is {
 		return near
 	}
@@ -94,7 +94,7 @@ func farthest(ctx context.Context, registry string) int32 {
 
 // control is called before a connection to an address is made; to is what was asked for, host:port.
 func (r *reach) control(to string) func(network, address string, _ syscall.RawConn) error {
-	to = domain.Canonical(to)
+	to = signature.CanonicalDomain(to)
 	return func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
 		if err != nil {
@@ -114,11 +114,11 @@ func (r *reach) proxy(get func(*http.Request) (*url.URL, error)) func(*http.Requ
 		if by == nil || err != nil {
 			return by, err
 		}
-		r.proxies.Store(domain.Canonical(withPort(by)), true)
+		r.proxies.Store(signature.CanonicalDomain(withPort(by)), true)
 		to := withPort(req.URL)
-		if host, _ := domain.Split(domain.Canonical(to)); host != "" {
+		if host, _ := signature.SplitDomain(signature.CanonicalDomain(to)); host != "" {
 			if near, is := literal(host); is {
-				return by, r.judge(domain.Canonical(to), near, host)
+				return by, r.judge(signature.CanonicalDomain(to), near, host)
 			}
 		}
 		return by, nil
@@ -154,9 +154,9 @@ func (r *reach) judge(to string, near int32, address string) error {
 
 // newReach begins with the registry at a host, with the port of the scheme if it names none.
 func newReach(name, scheme string) *reach {
-	host, port := domain.Split(name)
+	host, port := signature.SplitDomain(name)
 	if port == "" && scheme == "http" {
 		port = "80"
 	}
-	return &reach{address: domain.Canonical(domain.Join(host, port))}
+	return &reach{address: signature.CanonicalDomain(signature.JoinDomain(host, port))}
 }

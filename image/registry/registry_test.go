@@ -16,7 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // quick is for registries that answer at once.

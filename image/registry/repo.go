@@ -19,7 +19,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/credentials"
 
-	"github.com/cryo-project/cryo/image/spec/domain"
+	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -76,7 +76,7 @@ func connect(ctx context.Context, what, ref string, o Options) (*repo, error) {
 // elsewhere returns the repository of a reference to the same registry, unless it is this one; empty: it is of another.
 func (r *repo) elsewhere(ref string) string {
 	_, at, err := parse(ref)
-	if err != nil || domain.Canonical(at.Registry) != domain.Canonical(r.ref.Registry) || at.Repository == r.ref.Repository {
+	if err != nil || signature.CanonicalDomain(at.Registry) != signature.CanonicalDomain(r.ref.Registry) || at.Repository == r.ref.Repository {
 		return ""
 	}
 	return at.Repository
@@ -107,7 +107,7 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 	}
 	r.near = newReach(ref.Host(), r.scheme)
 	if o.NamedBy != "" {
-		r.near.limit, r.near.namedBy = farthest(ctx, domain.Of(o.NamedBy)), o.NamedBy
+		r.near.limit, r.near.namedBy = farthest(ctx, signature.DomainOf(o.NamedBy)), o.NamedBy
 	}
 	r.base, r.slow = connections(conf, o, r.timing.idle, r.timing.idle, r.near), connections(conf, o, 15*r.timing.idle, r.timing.idle, r.near)
 	r.client = &auth.Client{
@@ -125,7 +125,7 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 // credentials returns the source of user names and passwords.
 func (r *repo) credentials(o Options) (auth.CredentialFunc, error) {
 	get := func(_ context.Context, host string) (auth.Credential, error) {
-		if domain.Canonical(host) != domain.Canonical(r.ref.Registry) {
+		if signature.CanonicalDomain(host) != signature.CanonicalDomain(r.ref.Registry) {
 			return auth.EmptyCredential, nil
 		}
 		return auth.Credential{Username: o.Username, Password: o.Password}, nil
@@ -152,9 +152,9 @@ func (r *repo) credentials(o Options) (auth.CredentialFunc, error) {
 // byAnyName looks for a registry by each of its names: docker login notes the one that was typed.
 func byAnyName(get auth.CredentialFunc) auth.CredentialFunc {
 	return func(ctx context.Context, name string) (auth.Credential, error) {
-		names := []string{name, domain.Canonical(name)}
-		if host, port := domain.Split(names[1]); port == "" {
-			names = append(names, domain.Join(host, "443"))
+		names := []string{name, signature.CanonicalDomain(name)}
+		if host, port := signature.SplitDomain(names[1]); port == "" {
+			names = append(names, signature.JoinDomain(host, "443"))
 		}
 		for i, n := range names {
 			if slices.Contains(names[:i], n) {
@@ -207,7 +207,7 @@ func (r *repo) close() {
 
 // isLoopback follows Docker, which takes registries on loopback addresses without TLS.
 func isLoopback(hostport string) bool {
-	host, _ := domain.Split(domain.Canonical(hostport))
+	host, _ := signature.SplitDomain(signature.CanonicalDomain(hostport))
 	ip := net.ParseIP(host)
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
@@ -216,7 +216,7 @@ func isLoopback(hostport string) bool {
 func speaksTLS(ctx context.Context, hostport string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	host, port := domain.Split(hostport)
+	host, port := signature.SplitDomain(hostport)
 	hostport = net.JoinHostPort(host, cmp.Or(port, "443"))
 	// Nothing is sent over this connection: it only tells TLS from HTTP.
 	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, ServerName: host}}

@@ -13,9 +13,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/signature"
-	"github.com/cryo-project/cryo/image/signature/signaturetest"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // judging has a policy of one key, which is asked for or not.
@@ -37,10 +36,10 @@ func judging(t *testing.T, public string, required bool, doubt *error) Options {
 func TestSignatures(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
-	private, public := signaturetest.Key(t)
+	private, public := storetest.Key(t)
 	s, ctx := storetest.Open(t), t.Context()
 	d := storetest.MustPut(t, s, f.ref("a:1"), withSegments(1, 1, 2))
-	if err := s.Attach(ctx, []signature.Attached{signaturetest.Sign(t, private, d, d)}); err != nil {
+	if err := s.Attach(ctx, []signature.Attached{storetest.SignFor(t, private, d, d)}); err != nil {
 		t.Fatal(err)
 	}
 	var doubt error
@@ -72,7 +71,7 @@ func TestSignRegistry(t *testing.T) {
 	t.Parallel()
 	f := newFake(t)
 	_, d := pushed(t, f, "a:1", withSegments(1, 1))
-	private, public := signaturetest.Key(t)
+	private, public := storetest.Key(t)
 	for n := range 2 {
 		got, err := Sign(t.Context(), f.ref("a:1"), fast(), func(subject ocispec.Descriptor, have []signature.Attached) ([]signature.Attached, error) {
 			if len(have) != n {
@@ -81,7 +80,7 @@ func TestSignRegistry(t *testing.T) {
 			if len(have) > 0 {
 				return nil, nil
 			}
-			return []signature.Attached{signaturetest.Sign(t, private, subject, subject)}, nil
+			return []signature.Attached{storetest.SignFor(t, private, subject, subject)}, nil
 		})
 		if err != nil || got != d.Digest {
 			t.Fatal(got, err)
@@ -100,8 +99,8 @@ func TestSignRegistry(t *testing.T) {
 // TestJudge: what is not signed as it should be is not looked at any further, and nothing else of it is asked for.
 func TestJudge(t *testing.T) {
 	t.Parallel()
-	private, public := signaturetest.Key(t)
-	foreign, _ := signaturetest.Key(t)
+	private, public := storetest.Key(t)
+	foreign, _ := storetest.Key(t)
 	var f *fake
 	var d ocispec.Descriptor
 	list := func(signatures ...signature.Attached) {
@@ -131,16 +130,16 @@ func TestJudge(t *testing.T) {
 	}{
 		{"unsigned", func() {}, signature.Unsigned},
 		{"unsigned, with the API", func() { list() }, signature.Unsigned},
-		{"signed", func() { list(signaturetest.Sign(t, private, d, d)) }, ""},
-		{"foreign", func() { list(signaturetest.Sign(t, foreign, d, d)) }, signature.UntrustedKey},
+		{"signed", func() { list(storetest.SignFor(t, private, d, d)) }, ""},
+		{"foreign", func() { list(storetest.SignFor(t, foreign, d, d)) }, signature.UntrustedKey},
 		{"moved", func() {
-			list(signaturetest.Sign(t, private, ocispec.Descriptor{Digest: digest.FromString("another")}, d))
+			list(storetest.SignFor(t, private, ocispec.Descriptor{Digest: digest.FromString("another")}, d))
 		}, signature.OtherDigest},
 		{"of another subject", func() {
-			list(signaturetest.Sign(t, private, d, ocispec.Descriptor{Digest: digest.FromString("another")}))
+			list(storetest.SignFor(t, private, d, ocispec.Descriptor{Digest: digest.FromString("another")}))
 		}, signature.Damaged},
 		{"manifest that is gone", func() {
-			list(signaturetest.Sign(t, private, d, d))
+			list(storetest.SignFor(t, private, d, d))
 			f.mu.Lock()
 			for name, m := range f.manifests["a"] {
 				if strings.Contains(string(m.data), signature.MediaType) {
@@ -152,9 +151,9 @@ func TestJudge(t *testing.T) {
 		{"buried", func() {
 			var all []signature.Attached
 			for range 2 * signature.MaxAttached {
-				all = append(all, signaturetest.Sign(t, foreign, d, d))
+				all = append(all, storetest.SignFor(t, foreign, d, d))
 			}
-			list(append(all, signaturetest.Sign(t, private, d, d))...)
+			list(append(all, storetest.SignFor(t, private, d, d))...)
 		}, signature.UntrustedKey},
 		{"endless list", func() {
 			f.fault = func(w http.ResponseWriter, r *http.Request) bool {

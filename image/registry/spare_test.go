@@ -6,7 +6,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // TestSpare: a rootfs difference that nobody needs is not asked of the registry, unless it is nowhere else, and the snapshot in the store is whole in any case.

@@ -13,7 +13,7 @@ import (
 
 	"oras.land/oras-go/v2/registry/remote/retry"
 
-	"github.com/cryo-project/cryo/image/spec/boundjson"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // timing is when to give up or try again; the zero value means the default.
@@ -82,7 +82,7 @@ func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil || strings.Contains(asked.URL.Path, "/blobs/") || !strings.Contains(strings.ToLower(resp.Header.Get("Content-Type")), "json") {
 		return resp, err
 	}
-	resp.Body = &document{boundjson.Manifest.Reader(resp.Body)}
+	resp.Body = &document{format.ManifestJSON.Reader(resp.Body)}
 	return resp, nil
 }
 
@@ -92,7 +92,7 @@ type document struct{ io.ReadCloser }
 // Read implements [io.Reader].
 func (d *document) Read(p []byte) (int, error) {
 	n, err := d.ReadCloser.Read(p)
-	if errors.As(err, new(*boundjson.Error)) {
+	if errors.As(err, new(*format.JSONError)) {
 		err = ours{&CorruptError{What: "an answer of the registry", Err: err}}
 	}
 	return n, err

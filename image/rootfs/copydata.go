@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/continuity/sysx"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec/sparsetar"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // copyStep bounds one system call, so that cancelling is felt, in bytes.
@@ -39,7 +39,7 @@ func copyData(ctx context.Context, dst *os.File, src string) error {
 		return err
 	}
 	for at := int64(0); at < size; {
-		from, to, err := sparsetar.NextData(f, at, size)
+		from, to, err := format.NextData(f, at, size)
 		if err != nil {
 			return err
 		}

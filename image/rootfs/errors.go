@@ -7,7 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // unsupportedError returns the error that a file, whose path is that in the container, cannot be put into an OCI layer.

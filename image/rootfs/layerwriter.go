@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/continuity/sysx"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec/sparsetar"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // paxXattr is the prefix of extended attributes in a tar, as GNU tar, star and containerd have it.
@@ -34,7 +34,7 @@ func newLayerWriter(ctx context.Context, w io.Writer) *layerWriter {
 }
 
 func (l *layerWriter) close() error {
-	if _, err := l.w.Write(make([]byte, 2*sparsetar.Block)); err != nil {
+	if _, err := l.w.Write(make([]byte, 2*format.TarBlock)); err != nil {
 		return fmt.Errorf("write rootfs difference: %w", err)
 	}
 	return nil
@@ -150,11 +150,11 @@ func (l *layerWriter) xattrs(h *tar.Header, path string) error {
 }
 
 // header writes what comes before the contents of an entry, of which the spans are to follow.
-func (l *layerWriter) header(h *tar.Header, contents ...sparsetar.Span) error {
+func (l *layerWriter) header(h *tar.Header, contents ...format.DataSpan) error {
 	if err := l.ctx.Err(); err != nil {
 		return err
 	}
-	b, err := sparsetar.Encode(h, contents)
+	b, err := format.EncodeTarHeader(h, contents)
 	if err == nil {
 		_, err = l.w.Write(b)
 	}
@@ -171,7 +171,7 @@ func (l *layerWriter) file(h *tar.Header, path string) error {
 		return fmt.Errorf("read rootfs: %w", err)
 	}
 	defer f.Close()
-	spans, err := sparsetar.Spans(f, h.Size)
+	spans, err := format.DataSpans(f, h.Size)
 	if err != nil {
 		return fmt.Errorf("read rootfs: %q: %w", h.Name, err)
 	}
@@ -189,7 +189,7 @@ func (l *layerWriter) file(h *tar.Header, path string) error {
 		}
 		stored += n
 	}
-	if _, err := l.w.Write(make([]byte, sparsetar.Padding(stored))); err != nil {
+	if _, err := l.w.Write(make([]byte, format.TarPadding(stored))); err != nil {
 		return fmt.Errorf("write rootfs difference: %q: %w", h.Name, err)
 	}
 	return nil

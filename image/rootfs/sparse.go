@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec/sparsetar"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // sparseReader passes a layer on, and of a sparse file the header of an empty one. It writes the contents itself when it is asked for
@@ -18,7 +18,7 @@ type sparseReader struct {
 	root  int             // directory that the layer is applied to
 	ready []byte          // to pass on
 	left  int64           // after that: bytes of the layer to pass on
-	file  *sparsetar.Head // a sparse file whose header was passed on
+	file  *format.TarHead // a sparse file whose header was passed on
 	ended bool
 
 	budget *budget
@@ -56,14 +56,14 @@ func (r *sparseReader) Read(p []byte) (int, error) {
 
 // header reads up to the contents of the next entry.
 func (r *sparseReader) header() error {
-	h, err := sparsetar.ReadHead(r.layer)
-	var format *sparsetar.TarError
+	h, err := format.ReadTarHead(r.layer)
+	var layout *format.TarError
 	switch {
 	case err == io.EOF:
-		r.ready, r.ended = make([]byte, sparsetar.Block), true
+		r.ready, r.ended = make([]byte, format.TarBlock), true
 		return nil
-	case errors.As(err, &format):
-		return layerError("", format.Reason)
+	case errors.As(err, &layout):
+		return layerError("", layout.Reason)
 	case err != nil:
 		return err
 	}
@@ -71,16 +71,16 @@ func (r *sparseReader) header() error {
 	if h.Sparse {
 		r.file = h
 	} else {
-		r.left = h.Stored + sparsetar.Padding(h.Stored)
+		r.left = h.Stored + format.TarPadding(h.Stored)
 	}
 	return nil
 }
 
 // fill writes the contents of a file that exists already. The file keeps its owner, mode, times and attributes.
-func (r *sparseReader) fill(f *sparsetar.Head) (err error) {
+func (r *sparseReader) fill(f *format.TarHead) (err error) {
 	refuse := func(reason string) error { return layerError(f.Name, "is a sparse file "+reason) }
 	spans, err := f.ReadMap(r.layer)
-	if format := (*sparsetar.TarError)(nil); errors.As(err, &format) {
+	if format := (*format.TarError)(nil); errors.As(err, &format) {
 		return layerError("", format.Reason)
 	} else if err != nil {
 		return err
@@ -122,6 +122,6 @@ func (r *sparseReader) fill(f *sparsetar.Head) (err error) {
 	if err := unix.UtimesNanoAt(fd, "", []unix.Timespec{st.Atim, st.Mtim}, unix.AT_EMPTY_PATH); err != nil {
 		return os.NewSyscallError("utimensat", err)
 	}
-	_, err = io.CopyN(io.Discard, r.layer, sparsetar.Padding(f.Stored))
+	_, err = io.CopyN(io.Discard, r.layer, format.TarPadding(f.Stored))
 	return err
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/image/spec/boundjson"
+	"github.com/cryo-project/cryo/image/format"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 // MediaType is that of a bundle, and the artifact type of the manifest that it hangs on.
@@ -29,19 +29,19 @@ const annotationPredicate = "dev.sigstore.bundle.predicateType"
 
 // Attached is a signature as registries and stores keep it.
 type Attached struct {
-	Manifest spec.Blob
-	Bundle   spec.Blob
+	Manifest record.Blob
+	Bundle   record.Blob
 	Err      error // it is damaged: there may be no Bundle
 }
 
 // Blobs are the parts that a registry or a store needs before the manifest.
-func (a Attached) Blobs() []spec.Blob {
-	return []spec.Blob{{Descriptor: ocispec.DescriptorEmptyJSON, Data: ocispec.DescriptorEmptyJSON.Data}, a.Bundle}
+func (a Attached) Blobs() []record.Blob {
+	return []record.Blob{{Descriptor: ocispec.DescriptorEmptyJSON, Data: ocispec.DescriptorEmptyJSON.Data}, a.Bundle}
 }
 
 // Attach makes what hangs a bundle on a subject.
 func Attach(subject ocispec.Descriptor, bundle []byte, created time.Time) (Attached, error) {
-	a := Attached{Bundle: spec.BlobOf(MediaType, bundle)}
+	a := Attached{Bundle: record.BlobOf(MediaType, bundle)}
 	config := ocispec.DescriptorEmptyJSON
 	config.Data = nil
 	data, err := json.Marshal(ocispec.Manifest{
@@ -60,7 +60,7 @@ func Attach(subject ocispec.Descriptor, bundle []byte, created time.Time) (Attac
 	if err != nil {
 		return a, fmt.Errorf("write the manifest of a signature: %w", err)
 	}
-	a.Manifest = spec.BlobOf(ocispec.MediaTypeImageManifest, data)
+	a.Manifest = record.BlobOf(ocispec.MediaTypeImageManifest, data)
 	a.Manifest.Descriptor.ArtifactType = MediaType
 	return a, nil
 }
@@ -89,7 +89,7 @@ type Fetch func(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte,
 
 // Read fetches the signature of subject whose manifest is d. One that is damaged says so itself: it does not spoil others.
 func Read(ctx context.Context, fetch Fetch, d ocispec.Descriptor, subject digest.Digest) (Attached, error) {
-	a := Attached{Manifest: spec.Blob{Descriptor: ocispec.Descriptor{MediaType: d.MediaType, ArtifactType: MediaType, Digest: d.Digest, Size: d.Size}}}
+	a := Attached{Manifest: record.Blob{Descriptor: ocispec.Descriptor{MediaType: d.MediaType, ArtifactType: MediaType, Digest: d.Digest, Size: d.Size}}}
 	err := a.read(ctx, fetch, subject)
 	if errdefs.IsDataLoss(err) || errdefs.IsNotFound(err) {
 		a.Err, err = err, nil
@@ -115,7 +115,7 @@ func Subject(manifest []byte) digest.Digest {
 	var m struct {
 		Subject ocispec.Descriptor `json:"subject"`
 	}
-	if boundjson.Manifest.Unmarshal(manifest, &m) != nil {
+	if format.ManifestJSON.Unmarshal(manifest, &m) != nil {
 		return ""
 	}
 	return m.Subject.Digest
@@ -124,7 +124,7 @@ func Subject(manifest []byte) digest.Digest {
 // parseManifest returns the bundle of a signature's manifest.
 func parseManifest(data []byte, subject digest.Digest) (bundle ocispec.Descriptor, err error) {
 	var m ocispec.Manifest
-	if err := boundjson.Small.Unmarshal(data, &m); err != nil {
+	if err := format.SmallJSON.Unmarshal(data, &m); err != nil {
 		return bundle, damagedf("read its manifest: %v", err)
 	}
 	switch {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/cryo-project/cryo/image/spec/boundjson"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // What the envelope and the statement say of themselves.
@@ -91,7 +91,7 @@ func parseBundle(data []byte) (*bundle, error) {
 	if len(data) > MaxSize {
 		return nil, damagedf("it has more than %d bytes", MaxSize)
 	}
-	if err := boundjson.Small.Unmarshal(data, &w); err != nil {
+	if err := format.SmallJSON.Unmarshal(data, &w); err != nil {
 		return nil, damagedf("read it: %v", err)
 	}
 	switch {
@@ -118,7 +118,7 @@ func (b *bundle) digests() (all []digest.Digest, signature bool, err error) {
 		Subject       []subject `json:"subject"`
 		PredicateType string    `json:"predicateType"`
 	}
-	if err := boundjson.Small.Unmarshal(b.payload, &s); err != nil {
+	if err := format.SmallJSON.Unmarshal(b.payload, &s); err != nil {
 		return nil, false, damagedf("read its statement: %v", err)
 	}
 	if s.Type != statementType {

@@ -8,4 +8,9 @@
 // https://github.com/in-toto/attestation (statement), cosign 3.1, pkg/oci/remote/write.go (manifest).
 //
 // A digest is signed, and no name: a snapshot keeps its signatures under another name and in another registry.
+//
+// # Names of registries
+//
+// This part compares the names of registries in references, HOST[:PORT]. One registry has several names, and whom a host trusts, what it allows, whose password it
+// sends and how near an address is must not depend on the name that its author has chosen.
 package signature

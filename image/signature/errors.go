@@ -6,8 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec/domain"
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // Rule is the name of the rule by which a snapshot is refused.
@@ -74,7 +73,7 @@ func (e *Error) ByRule() string { return Rule }
 // Hint says what to do next.
 func (e *Error) Hint() string {
 	unsigned := `or, if whoever may write there is trusted without, write under [trust.repositories] in /etc/cryo/config.toml: "HOST/PATH" = "unsigned"`
-	if repository := domain.Repository(e.Ref); repository != "" {
+	if repository := RepositoryOf(e.Ref); repository != "" {
 		unsigned = strings.Replace(unsigned, "HOST/PATH", repository, 1)
 	}
 	switch {

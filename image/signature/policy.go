@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
-
-	"github.com/cryo-project/cryo/image/spec/domain"
 )
 
 // Policy says whose signature a snapshot must have to be used.
@@ -53,7 +51,7 @@ func NewPolicy(signed bool, keys []string, prefixes map[string][]string) (*Polic
 		if r.keys, err = all(paths); err != nil {
 			return nil, err
 		}
-		p.rules[domain.Prefix(prefix)] = r
+		p.rules[CanonicalPrefix(prefix)] = r
 	}
 	return p, nil
 }
@@ -61,7 +59,7 @@ func NewPolicy(signed bool, keys []string, prefixes map[string][]string) (*Polic
 // rule is that of a normalised reference; empty: of no repository.
 func (p *Policy) rule(ref string) rule {
 	found := p.fallback
-	for name := domain.Repository(ref); name != ""; {
+	for name := RepositoryOf(ref); name != ""; {
 		if r, ok := p.rules[name]; ok {
 			found = r
 			break

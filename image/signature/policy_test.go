@@ -10,7 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 func TestPolicy(t *testing.T) {
@@ -18,7 +18,7 @@ func TestPolicy(t *testing.T) {
 	team, teamPub := newKey(t, "ed25519")
 	foreign, _ := newKey(t, "P-256")
 	d, other := digest.FromString("a snapshot"), digest.FromString("another")
-	damaged := Attached{Bundle: spec.BlobOf(MediaType, []byte("{"))}
+	damaged := Attached{Bundle: record.BlobOf(MediaType, []byte("{"))}
 	broken := change(t, sign(t, ours, d), func(w *wire) { w.Envelope.Signatures[0].Sig[8] ^= 1 })
 	none := []string(nil)
 	unread := errors.New("the line is cut")
@@ -139,7 +139,7 @@ func change(t testing.TB, a Attached, f func(*wire)) Attached {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Bundle = spec.BlobOf(MediaType, data)
+	a.Bundle = record.BlobOf(MediaType, data)
 	return a
 }
 
@@ -189,7 +189,7 @@ func TestHostile(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, err, test.want)
 		}
 	}
-	large := Attached{Bundle: spec.BlobOf(MediaType, append(sign(t, private, d).Bundle.Data, make([]byte, MaxSize)...))}
+	large := Attached{Bundle: record.BlobOf(MediaType, append(sign(t, private, d).Bundle.Data, make([]byte, MaxSize)...))}
 	if _, err := p.Judge([]string{"a.b/c:1"}, d, []Attached{large}, nil); reason(err) != Damaged {
 		t.Errorf("too large: %v", err)
 	}
@@ -216,7 +216,7 @@ func TestHostile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		manifest := spec.BlobOf(ocispec.MediaTypeImageManifest, data)
+		manifest := record.BlobOf(ocispec.MediaTypeImageManifest, data)
 		a, err := Read(t.Context(), holds(manifest, good.Bundle), manifest.Descriptor, d)
 		if err != nil || (a.Err == nil) != (name == "nothing changed") {
 			t.Errorf("%s: %v, %v", name, a.Err, err)
@@ -235,7 +235,7 @@ func FuzzBundle(f *testing.F) {
 	}
 	other := digest.FromString("another")
 	f.Fuzz(func(t *testing.T, data []byte) {
-		all := []Attached{{Bundle: spec.BlobOf(MediaType, data)}}
+		all := []Attached{{Bundle: record.BlobOf(MediaType, data)}}
 		if _, err := p.Judge([]string{"a.b/c:1"}, other, all, nil); !errdefs.IsPermissionDenied(err) {
 			t.Errorf("taken: %v", err)
 		}

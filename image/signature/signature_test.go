@@ -21,8 +21,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 // signed is what cosign 3.1.3 has signed in testdata, by
@@ -104,7 +104,7 @@ func sign(t testing.TB, path string, d digest.Digest) Attached {
 }
 
 // holds gives what reads blobs.
-func holds(blobs ...spec.Blob) Fetch {
+func holds(blobs ...record.Blob) Fetch {
 	return func(_ context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
 		for _, b := range blobs {
 			if b.Descriptor.Digest == d.Digest && d.Size <= limit {
@@ -117,16 +117,16 @@ func holds(blobs ...spec.Blob) Fetch {
 
 // TestCosign reads what cosign has made, manifest, bundle and key.
 func TestCosign(t *testing.T) {
-	manifest := spec.BlobOf(ocispec.MediaTypeImageManifest, read(t, "testdata/cosign.manifest.json"))
+	manifest := record.BlobOf(ocispec.MediaTypeImageManifest, read(t, "testdata/cosign.manifest.json"))
 	manifest.Descriptor.ArtifactType = MediaType
 	if !Candidate(manifest.Descriptor) {
 		t.Error("it is not taken for a signature")
 	}
-	a, err := Read(t.Context(), holds(manifest, spec.BlobOf(MediaType, read(t, "testdata/cosign.bundle.json"))), manifest.Descriptor, signed)
+	a, err := Read(t.Context(), holds(manifest, record.BlobOf(MediaType, read(t, "testdata/cosign.bundle.json"))), manifest.Descriptor, signed)
 	if err != nil || a.Err != nil {
 		t.Fatal(err, a.Err)
 	}
-	edwards := Attached{Bundle: spec.BlobOf(MediaType, read(t, "testdata/cosign-ed25519.bundle.json"))}
+	edwards := Attached{Bundle: record.BlobOf(MediaType, read(t, "testdata/cosign-ed25519.bundle.json"))}
 	for file, a := range map[string]Attached{"testdata/cosign.pub": a, "testdata/cosign-ed25519.pub": edwards} {
 		p, err := NewPolicy(true, []string{file}, nil)
 		if err != nil {

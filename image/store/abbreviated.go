@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // abbreviation is the beginning of a digest, as Docker takes it. What is shorter is a name more likely.

@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // TestExpand finds a snapshot by the beginning of its digest, unless that is a name in the store.

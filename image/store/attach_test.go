@@ -6,8 +6,7 @@ import (
 	"testing"
 
 	"github.com/cryo-project/cryo/image/signature"
-	"github.com/cryo-project/cryo/image/signature/signaturetest"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // TestAttach: a signature stays with what it is of, under whatever name that is, and goes with it.
@@ -15,18 +14,18 @@ func TestAttach(t *testing.T) {
 	s, ctx := storetest.Open(t), t.Context()
 	a := storetest.MustPut(t, s, "a", storetest.Spec{Seed: 1})
 	b := storetest.MustPut(t, s, "b", storetest.Spec{Seed: 2})
-	private, public := signaturetest.Key(t)
+	private, public := storetest.Key(t)
 	key, err := signature.ReadPublicKey(public)
 	if err != nil {
 		t.Fatal(err)
 	}
 	bare := storetest.Count(t, s)
 	for range 2 { // twice is once
-		if err := s.Attach(ctx, []signature.Attached{signaturetest.Sign(t, private, a, a), {Err: os.ErrInvalid}}); err != nil {
+		if err := s.Attach(ctx, []signature.Attached{storetest.SignFor(t, private, a, a), {Err: os.ErrInvalid}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Attach(ctx, []signature.Attached{signaturetest.Sign(t, private, b, b)}); err != nil {
+	if err := s.Attach(ctx, []signature.Attached{storetest.SignFor(t, private, b, b)}); err != nil {
 		t.Fatal(err)
 	}
 	for _, test := range []struct {

@@ -14,8 +14,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/direct"
-	"github.com/cryo-project/cryo/image/segment"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 func (s *Store) blobPath(d digest.Digest) string { return filepath.Join(s.blobs(), d.Encoded()) }
@@ -38,8 +37,8 @@ func (s *Store) Exists(ctx context.Context, d ocispec.Descriptor) (bool, error) 
 	return s.sound(ctx, d)
 }
 
-// Fetch opens a blob; the reader is a [segment.Verified] where only this host's root can have written the blob since it came into the
-// store, verified; else a [*direct.Reader]. Here it is not verified beyond its size. Errors are [*MissingError] and [*CorruptError].
+// Fetch opens a blob; the reader is a [format.Verified] where only this host's root can have written the blob since it came into the
+// store, verified; else a [*format.DirectReader]. Here it is not verified beyond its size. Errors are [*MissingError] and [*CorruptError].
 func (s *Store) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	if err := checkDescriptor(d); err != nil {
 		return nil, &CorruptError{What: "descriptor", Err: err}
@@ -79,9 +78,9 @@ func (s *Store) opened(f *os.File, d ocispec.Descriptor) (io.ReadCloser, error) 
 		return nil, &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("it has %d bytes, not %d", i.Size(), d.Size)}
 	}
 	if local(f) && s.keeps(i) {
-		return segment.NewVerified(direct.NewReader(f)), nil
+		return format.NewVerified(format.NewDirectReader(f)), nil
 	}
-	return direct.NewReader(f), nil
+	return format.NewDirectReader(f), nil
 }
 
 // Push stores a blob after verifying it; a blob that is there already is kept and r is left unread.

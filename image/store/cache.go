@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // Cache reads blobs, so that the kernel has them in its page cache: the next reader does not wait for the disk. Nothing is verified. The progress, as "read", is in bytes.
@@ -36,8 +36,8 @@ func (s *Store) Cache(ctx context.Context, blobs []ocispec.Descriptor, p image.P
 				return fmt.Errorf("open blob %s: %w", d.Digest, mapError(s.root, err))
 			}
 			defer f.Close()
-			buf := direct.Lend()
-			defer direct.Return(buf)
+			buf := format.LendBuffer()
+			defer format.ReturnBuffer(buf)
 			for ctx.Err() == nil {
 				n, err := f.Read(buf)
 				if p != nil {

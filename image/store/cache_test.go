@@ -13,8 +13,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/direct"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/image/format"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // TestCache: what was dropped from the page cache is there again.
@@ -37,7 +37,7 @@ func TestCache(t *testing.T) {
 	if err := s.Cache(t.Context(), []ocispec.Descriptor{d}, func(_ string, done, total int64) { read = max(read, done) }); err != nil || read != d.Size {
 		t.Errorf("%d bytes are read, %v", read, err)
 	}
-	if cached, total, err := direct.CachedPages(f, 0, d.Size); cached != total {
+	if cached, total, err := format.CachedPages(f, 0, d.Size); cached != total {
 		t.Errorf("%d of %d pages are in the page cache, %v", cached, total, err)
 	}
 	missing := ocispec.Descriptor{MediaType: "x", Digest: digest.FromString("none"), Size: 4}

@@ -12,4 +12,11 @@
 //
 // <root>/index.backup.json is what index.json is. Where index.json is damaged, the backup is read, and where both are, an index is made of the blobs, in which snapshots
 // have names of [LostName]. The next write puts it in the place of the damaged one.
+//
+// # Reading while it is pulled
+//
+// This part reads segments of a snapshot while they are being pulled.
+//
+// A [PullSource] gives the segments that the store has. It reads others from the file into which they are pulled, by this process. A range that has not come yet is requested
+// before the rest, and the pull does not fetch it again. What is read this way is not verified: its reader must do that, and may have a segment fetched again.
 package store

@@ -13,7 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec/boundjson"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 const (
@@ -32,7 +32,7 @@ func LayoutFile() []byte {
 // CheckLayout reads the oci-layout of an OCI image layout, and returns an error unless it can be read here.
 func CheckLayout(data []byte) error {
 	var l ocispec.ImageLayout
-	if err := boundjson.Small.Unmarshal(data, &l); err != nil {
+	if err := format.SmallJSON.Unmarshal(data, &l); err != nil {
 		return err
 	}
 	if l.Version != ocispec.ImageLayoutVersion {
@@ -56,7 +56,7 @@ func ParseIndex(data []byte) (ocispec.Index, error) {
 	if len(data) > maxIndex {
 		return i, fmt.Errorf("larger than %d bytes", maxIndex)
 	}
-	if err := boundjson.Layout.Unmarshal(data, &i); err != nil {
+	if err := format.LayoutJSON.Unmarshal(data, &i); err != nil {
 		return i, err
 	}
 	if i.SchemaVersion != 2 {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // Ingest is a blob that is being written, by one goroutine. It can be read while it grows. [Ingest.Commit] makes it a blob of the store.
@@ -21,8 +21,8 @@ type Ingest struct {
 	d    ocispec.Descriptor // of the blob; without a digest until Commit if that is unknown
 	kept bool               // the file outlives the process, for the next attempt
 	f    *os.File           // nil: closed
-	file *direct.File       // f, past the page cache
-	w    *direct.Writer
+	file *format.DirectFile // f, past the page cache
+	w    *format.DirectWriter
 	sum  sum
 
 	cached bool // see ThroughCache
@@ -41,7 +41,7 @@ func (s *Store) create1(d ocispec.Descriptor) (*Ingest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create blob: %w", mapError(s.root, err))
 	}
-	i := &Ingest{s: s, d: d, f: f, file: direct.New(f), sum: newSum()}
+	i := &Ingest{s: s, d: d, f: f, file: format.NewDirectFile(f), sum: newSum()}
 	i.from(0)
 	return i, nil
 }
@@ -67,7 +67,7 @@ func (s *Store) Resume(ctx context.Context, d ocispec.Descriptor) (*Ingest, erro
 			f.Close()
 			return nil, err
 		}
-		i := &Ingest{s: s, d: d, kept: true, f: f, file: direct.New(f), sum: newSum()}
+		i := &Ingest{s: s, d: d, kept: true, f: f, file: format.NewDirectFile(f), sum: newSum()}
 		if err := i.resume(ctx); err != nil {
 			i.file.Close()
 			return nil, fmt.Errorf("resume %s: %w", d.Digest, mapError(s.root, err))
@@ -92,13 +92,13 @@ func (i *Ingest) resume(ctx context.Context) error {
 func (i *Ingest) from(off int64) {
 	switch {
 	case i.cached && i.defers:
-		i.w = direct.NewWriter(i.f, off, nil)
+		i.w = format.NewDirectWriter(i.f, off, nil)
 	case i.cached:
-		i.w = direct.NewWriter(i.f, off, &i.sum)
+		i.w = format.NewDirectWriter(i.f, off, &i.sum)
 	case i.defers:
-		i.w = direct.NewWriter(i.file, off, nil)
+		i.w = format.NewDirectWriter(i.file, off, nil)
 	default:
-		i.w = direct.NewWriter(i.file, off, &i.sum)
+		i.w = format.NewDirectWriter(i.file, off, &i.sum)
 	}
 }
 
@@ -117,7 +117,7 @@ func (i *Ingest) ThroughCache() {
 // Offset returns how many bytes were written.
 func (i *Ingest) Offset() int64 { return i.w.Offset() }
 
-// Write implements [io.Writer]. A [direct.Piece] from [direct.Lend] at a multiple of its length is written with O_DIRECT. Bytes of a download can be read at once. More bytes than the
+// Write implements [io.Writer]. A [format.DirectPiece] from [format.LendBuffer] at a multiple of its length is written with O_DIRECT. Bytes of a download can be read at once. More bytes than the
 // blob has are a [*CorruptError]; after any other error the blob can only be closed.
 func (i *Ingest) Write(p []byte) (int, error) {
 	if i.f == nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/format"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // What goes through the page cache is found damaged, begun anew, interrupted and resumed, and read while it grows, as what goes past it.
@@ -225,8 +225,8 @@ func download(ctx context.Context, s *store.Store, d ocispec.Descriptor, cached 
 	if cached {
 		p.ThroughCache()
 	}
-	buf := direct.Lend()
-	defer direct.Return(buf)
+	buf := format.LendBuffer()
+	defer format.ReturnBuffer(buf)
 	for p.Offset() < d.Size {
 		if _, err := p.Write(buf[:copy(buf, data)]); err != nil {
 			return err

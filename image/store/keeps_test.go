@@ -9,8 +9,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/segment"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/image/format"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // TestFetchVerified: what others than root could have written since it came in is not taken for verified.
@@ -29,7 +29,7 @@ func TestFetchVerified(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer rc.Close()
-		if _, ok := rc.(segment.Verified); ok != verified {
+		if _, ok := rc.(format.Verified); ok != verified {
 			t.Errorf("%s: verified %v, want %v", how, ok, verified)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"oras.land/oras-go/v2/content"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/spec/boundjson"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // Limits of what is read into memory or trusted to be fetched.
@@ -87,7 +87,7 @@ func ParseSnapshot(ref string, d ocispec.Descriptor, data []byte) (ocispec.Manif
 	if d.MediaType != ocispec.MediaTypeImageManifest {
 		return m, notSnapshot(ref, d.MediaType, "")
 	}
-	if err := boundjson.Manifest.Unmarshal(data, &m); err != nil {
+	if err := format.ManifestJSON.Unmarshal(data, &m); err != nil {
 		return m, &CorruptError{What: "manifest of " + ref, Err: err}
 	}
 	if m.MediaType != "" && m.MediaType != d.MediaType {
@@ -135,7 +135,7 @@ func ParseRunnable(ref string, d ocispec.Descriptor, data []byte) (snapshot ocis
 		return &CorruptError{What: "index of " + ref, Err: fmt.Errorf(format, args...)}
 	}
 	var i ocispec.Index
-	if err := boundjson.Manifest.Unmarshal(data, &i); err != nil {
+	if err := format.ManifestJSON.Unmarshal(data, &i); err != nil {
 		return snapshot, nil, corrupt("%w", err)
 	}
 	if i.MediaType != "" && i.MediaType != d.MediaType {
@@ -196,13 +196,13 @@ func successors(d ocispec.Descriptor, data []byte) (needed, optional []ocispec.D
 	switch d.MediaType {
 	case ocispec.MediaTypeImageManifest, dockerManifest:
 		var m ocispec.Manifest
-		if err := boundjson.Manifest.Unmarshal(data, &m); err != nil {
+		if err := format.ManifestJSON.Unmarshal(data, &m); err != nil {
 			return nil, nil, err
 		}
 		needed, subject = append([]ocispec.Descriptor{m.Config}, m.Layers...), m.Subject
 	case ocispec.MediaTypeImageIndex, dockerList:
 		var i ocispec.Index
-		if err := boundjson.Manifest.Unmarshal(data, &i); err != nil {
+		if err := format.ManifestJSON.Unmarshal(data, &i); err != nil {
 			return nil, nil, err
 		}
 		needed, subject = i.Manifests, i.Subject

@@ -12,7 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/spec/boundjson"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // Prewarmed is the record of a snapshot that is prewarmed. It counts while its name is that of the snapshot in the store.
@@ -138,7 +138,7 @@ func (s *Store) readPrewarmed(i ocispec.Index) (all []Prewarmed, err error) {
 		var p Prewarmed
 		data, err := os.ReadFile(path)
 		if err == nil {
-			err = boundjson.Small.Unmarshal(data, &p)
+			err = format.SmallJSON.Unmarshal(data, &p)
 		}
 		info, statErr := e.Info()
 		if err != nil || statErr != nil || !slices.ContainsFunc(i.Manifests, func(d ocispec.Descriptor) bool { return d.Digest == p.Digest && matches(d, p.Reference) }) {

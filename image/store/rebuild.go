@@ -8,7 +8,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/spec/boundjson"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // LostName is the repository of the names that snapshots have after the index was rebuilt from blobs: their own names were only there. The tag is the beginning of the digest.
@@ -64,7 +64,7 @@ func manifestType(data []byte) (mediaType, artifactType string) {
 		ocispec.Manifest
 		Manifests []ocispec.Descriptor `json:"manifests"`
 	}
-	if boundjson.Manifest.Unmarshal(data, &m) != nil {
+	if format.ManifestJSON.Unmarshal(data, &m) != nil {
 		return "", ""
 	}
 	switch {

@@ -10,7 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // sum is the digest of the bytes written so far.
@@ -28,9 +28,9 @@ func (s *sum) Write(p []byte) (int, error) {
 }
 
 // add reads the rest of a file, from n on.
-func (s *sum) add(ctx context.Context, f *direct.File) error {
-	buf := direct.Lend()
-	defer direct.Return(buf)
+func (s *sum) add(ctx context.Context, f *format.DirectFile) error {
+	buf := format.LendBuffer()
+	defer format.ReturnBuffer(buf)
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)

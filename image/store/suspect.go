@@ -13,7 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // Suspect notes that some blob of a snapshot may be damaged. Each that the store has is read and verified before it is read by others or counts as there again.
@@ -109,7 +109,7 @@ func (s *Store) whole(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	file := direct.New(f)
+	file := format.NewDirectFile(f)
 	defer file.Close()
 	all := newSum()
 	switch err := all.add(ctx, file); {

@@ -10,7 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/integration/storetest"
 )
 
 // TestSweepWork: a working directory is removed when its owner has died, and neither touched while it lives nor while it removes it.

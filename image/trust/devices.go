@@ -7,15 +7,13 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/cryo-project/cryo/image/spec/plain"
 )
 
 // devices reviews device nodes, the cgroup's rules for devices, and network devices moved into the container. On restore
 // runc binds each node from the same path of the host, so the path counts as much as the numbers.
 func (r *reviewer) devices(spec *specs.Spec) {
 	for _, d := range spec.Linux.Devices {
-		if o, ok := plain.Devices[d.Path]; ok && d.Type == "c" && d.Major == o.Major && d.Minor == o.Minor {
+		if o, ok := PlainDevices[d.Path]; ok && d.Type == "c" && d.Major == o.Major && d.Minor == o.Minor {
 			continue
 		}
 		r.ask(Devices, "the device %s (%s %d:%d)", d.Path, d.Type, d.Major, d.Minor)
@@ -50,11 +48,11 @@ func ordinaryRule(rule specs.LinuxDeviceCgroup) bool {
 	if rule.Type != "c" || rule.Major == nil {
 		return false
 	}
-	if *rule.Major == plain.Terminals {
+	if *rule.Major == TerminalMajor {
 		return true
 	}
-	for _, o := range plain.Devices {
-		if rule.Minor != nil && o == (plain.Number{Major: *rule.Major, Minor: *rule.Minor}) {
+	for _, o := range PlainDevices {
+		if rule.Minor != nil && o == (DeviceNumber{Major: *rule.Major, Minor: *rule.Minor}) {
 			return true
 		}
 	}

@@ -9,8 +9,6 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-
-	"github.com/cryo-project/cryo/image/spec/plain"
 )
 
 // Files shows what is in the container's file systems that are not in CRIU's images. See [Local].
@@ -142,7 +140,7 @@ func onHost(id uint32, mappings []specs.LinuxIDMapping) uint32 {
 }
 
 // lookable reports whether a mount is of a file or directory of this host.
-func lookable(m specs.Mount) bool { return plain.IsBind(m) && path.IsAbs(m.Source) }
+func lookable(m specs.Mount) bool { return IsBindMount(m) && path.IsAbs(m.Source) }
 
 // in looks below a directory, or at what else it is.
 func in(root int, within string) (kind uint32, target string, err error) {

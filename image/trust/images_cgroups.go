@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
-
-	"github.com/cryo-project/cryo/image/spec/pattern"
 )
 
 // cgroups: runc tells CRIU to put the container's cgroup in the place of the one directory at the top of each hierarchy;
@@ -29,7 +27,7 @@ func (r *imageReviewer) cgroups() error {
 }
 
 // controllerName is that of a controller for which runc tells CRIU a place, or of the hierarchy of version 2, which has none.
-var controllerName = pattern.New(`^(cpuset|cpu|cpuacct|blkio|memory|devices|freezer|net_cls|net_prio|perf_event|hugetlb|pids|rdma|misc|name=systemd|)$`)
+var controllerName = NewPattern(`^(cpuset|cpu|cpuacct|blkio|memory|devices|freezer|net_cls|net_prio|perf_event|hugetlb|pids|rdma|misc|name=systemd|)$`)
 
 func (r *imageReviewer) hierarchies(e *cgroup.CgroupEntry) error {
 	top := map[string]string{} // of a hierarchy, by the name that a member has
@@ -106,7 +104,7 @@ const maxCgroupDepth = 64
 const releaseAgent = "release_agent"
 
 // propertyName is that of a file of a cgroup.
-var propertyName = pattern.New(`^[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)*$`)
+var propertyName = NewPattern(`^[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)*$`)
 
 // directory reviews a cgroup and those below it.
 func directory(d *cgroup.CgroupDirEntry, depth int) error {

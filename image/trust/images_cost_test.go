@@ -53,13 +53,13 @@ func TestCostGhosts(t *testing.T) {
 	dir, id := t.TempDir(), proto.Uint32(1)
 	f := reg("/gone")
 	f.Id, f.Reg.Id = id, id
-	image(t, dir, "files.img", f)
+	writeImage(t, dir, "files.img", f)
 	var remaps []proto.Message
 	for range maxRecords - 1 {
 		remaps = append(remaps, &remapfile.RemapFilePathEntry{OrigId: id, RemapId: id, RemapType: remapfile.RemapType_GHOST.Enum()})
 	}
-	image(t, dir, "remap-fpath.img", remaps...)
-	image(t, dir, "ghost-file-1.img", &ghostfile.GhostFileEntry{Mode: proto.Uint32(unix.S_IFREG)})
+	writeImage(t, dir, "remap-fpath.img", remaps...)
+	writeImage(t, dir, "ghost-file-1.img", &ghostfile.GhostFileEntry{Mode: proto.Uint32(unix.S_IFREG)})
 	if err := appendTo(filepath.Join(dir, "ghost-file-1.img"), make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestCostMounts(t *testing.T) {
 // TestCostLinks: links of a tmpfs go up and down at the end of a long path.
 func TestCostLinks(t *testing.T) {
 	rootfs, dir := t.TempDir(), t.TempDir()
-	image(t, dir, "mountpoints-12.img", mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""), mount(3, 1, mnt.Fstype_TMPFS, 0, "/", "/t", "tmpfs", ""))
+	writeImage(t, dir, "mountpoints-12.img", mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""), mount(3, 1, mnt.Fstype_TMPFS, 0, "/", "/t", "tmpfs", ""))
 	deep, headers := "", []tar.Header{}
 	for range 1900 {
 		deep += "a/"
@@ -145,7 +145,7 @@ func TestCostLinks(t *testing.T) {
 		f.Id = proto.Uint32(i)
 		all = append(all, f)
 	}
-	image(t, dir, "files.img", all...)
+	writeImage(t, dir, "files.img", all...)
 	spec := &specs.Spec{}
 	at := local(t, rootfs, spec)
 	affordable(t, 4<<30, func() { // which is not held

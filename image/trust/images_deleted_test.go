@@ -26,11 +26,11 @@ func TestMade(t *testing.T) {
 		if strings.HasPrefix(name, "/tmp/") {
 			f.Reg.MntId = proto.Int32(3)
 		}
-		image(t, dir, "mountpoints-12.img", mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""), mount(3, 1, mnt.Fstype_TMPFS, 0, "/", "/tmp", "tmpfs", ""))
+		writeImage(t, dir, "mountpoints-12.img", mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""), mount(3, 1, mnt.Fstype_TMPFS, 0, "/", "/tmp", "tmpfs", ""))
 		archive(t, filepath.Join(dir, "tmpfs-dev-3.tar.gz.img"), []tar.Header{{Name: "./sub", Typeflag: tar.TypeDir}, {Name: "./out", Typeflag: tar.TypeSymlink, Linkname: "/"},
 			{Name: "./same", Typeflag: tar.TypeLink, Linkname: "./out"}, {Name: "./gone/out", Typeflag: tar.TypeSymlink, Linkname: "/"}})
-		image(t, dir, "files.img", f)
-		image(t, dir, "remap-fpath.img", &remapfile.RemapFilePathEntry{OrigId: proto.Uint32(9), RemapId: proto.Uint32(1), RemapType: remapfile.RemapType_GHOST.Enum()})
+		writeImage(t, dir, "files.img", f)
+		writeImage(t, dir, "remap-fpath.img", &remapfile.RemapFilePathEntry{OrigId: proto.Uint32(9), RemapId: proto.Uint32(1), RemapType: remapfile.RemapType_GHOST.Enum()})
 		var damaged *DamagedError
 		if err := Made(os.DirFS(dir), local(t, rootfs, nil), &specs.Spec{}); errors.As(err, &damaged) != bad || err != nil && !bad || bad && damaged.Rule != deletedRule {
 			t.Errorf("%s: %v", name, err)

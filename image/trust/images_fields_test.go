@@ -197,12 +197,12 @@ func TestBounds(t *testing.T) {
 func TestForgedFields(t *testing.T) {
 	str, n := proto.String, proto.Uint32
 	write := func(name string, records ...proto.Message) func(*testing.T, *dump, string) {
-		return func(t *testing.T, _ *dump, dir string) { image(t, dir, name, records...) }
+		return func(t *testing.T, _ *dump, dir string) { writeImage(t, dir, name, records...) }
 	}
 	// more appends bytes to an image's last record.
 	more := func(name string, record proto.Message, b []byte) func(*testing.T, *dump, string) {
 		return func(t *testing.T, _ *dump, dir string) {
-			image(t, dir, name, record)
+			writeImage(t, dir, name, record)
 			path := filepath.Join(dir, name)
 			data, err := os.ReadFile(path)
 			if err != nil {
@@ -300,7 +300,7 @@ func TestImagesThatAskForMore(t *testing.T) {
 		return func(t *testing.T, d *dump, dir string) {
 			tc := &criucore.ThreadCoreEntry{Creds: d.creds}
 			change(tc)
-			image(t, dir, "core-7.img", &criucore.CoreEntry{Mtype: criucore.CoreEntry_X86_64.Enum(), ThreadCore: tc})
+			writeImage(t, dir, "core-7.img", &criucore.CoreEntry{Mtype: criucore.CoreEntry_X86_64.Enum(), ThreadCore: tc})
 		}
 	}
 	mounts := func(change func(*dump)) func(*testing.T, *dump, string) {
@@ -310,11 +310,11 @@ func TestImagesThatAskForMore(t *testing.T) {
 			for _, m := range d.mounts {
 				all = append(all, m)
 			}
-			image(t, dir, "mountpoints-303.img", all...)
+			writeImage(t, dir, "mountpoints-303.img", all...)
 		}
 	}
 	files := func(e *fdinfo.FileEntry) func(*testing.T, *dump, string) {
-		return func(t *testing.T, _ *dump, dir string) { image(t, dir, "files.img", e) }
+		return func(t *testing.T, _ *dump, dir string) { writeImage(t, dir, "files.img", e) }
 	}
 	kernelFile := func(name string, mount int32, flags uint32) func(*testing.T, *dump, string) {
 		f := reg(name)
@@ -335,15 +335,15 @@ func TestImagesThatAskForMore(t *testing.T) {
 		"real time": {thread(func(e *criucore.ThreadCoreEntry) { e.SchedPolicy = n(1) }), Privileges, "SCHED_FIFO"},
 		"nice":      {thread(func(e *criucore.ThreadCoreEntry) { e.SchedNice = proto.Int32(-20) }), Privileges, "-20"},
 		"users of the host": {func(t *testing.T, _ *dump, dir string) {
-			image(t, dir, "userns-7.img", &userns.UsernsEntry{UidMap: []*userns.UidGidExtent{{Count: n(1)}}})
+			writeImage(t, dir, "userns-7.img", &userns.UsernsEntry{UidMap: []*userns.UidGidExtent{{Count: n(1)}}})
 		}, Namespaces, "does not map"},
 		"user namespace": {func(t *testing.T, d *dump, dir string) {
 			d.ids.UserNsId = n(8)
-			image(t, dir, "ids-1.img", d.ids)
-			image(t, dir, "ids-7.img", d.ids)
+			writeImage(t, dir, "ids-1.img", d.ids)
+			writeImage(t, dir, "ids-7.img", d.ids)
 		}, Namespaces, "user namespace"},
 		"serial line": {func(t *testing.T, _ *dump, dir string) {
-			image(t, dir, "tty-info.img", &tty.TtyInfoEntry{Type: tty.TtyType_SERIAL.Enum()})
+			writeImage(t, dir, "tty-info.img", &tty.TtyInfoEntry{Type: tty.TtyType_SERIAL.Enum()})
 		}, Devices, "SERIAL"},
 		"part of a tmpfs": {mounts(func(d *dump) { d.mounts[6].Root = proto.String("/link/etc") }), Mounts, "/dev"},
 		"part of a process": {mounts(func(d *dump) {
@@ -360,7 +360,7 @@ func TestImagesThatAskForMore(t *testing.T) {
 		"audit":        {files(&fdinfo.FileEntry{Type: fdinfo.FdTypes_NETLINKSK.Enum(), Nlsk: &sknetlink.NetlinkSkEntry{Protocol: n(9), Groups: []uint32{1}}}), Capabilities, "protocol 9"},
 		"socket of the host's": {func(t *testing.T, d *dump, dir string) {
 			d.spec.Process.User = specs.User{UID: 1000, GID: 1000}
-			image(t, dir, "files.img", &fdinfo.FileEntry{Type: fdinfo.FdTypes_UNIXSK.Enum(), Usk: &skunix.UnixSkEntry{Name: []byte("/run/docker.sock\x00"), Uflags: n(1)}})
+			writeImage(t, dir, "files.img", &fdinfo.FileEntry{Type: fdinfo.FdTypes_UNIXSK.Enum(), Usk: &skunix.UnixSkEntry{Name: []byte("/run/docker.sock\x00"), Uflags: n(1)}})
 		}, Privileges, "/run/docker.sock"},
 		"kernel log":                {kernelFile("/proc/kmsg", 2, 0), Privileges, "/proc/kmsg"},
 		"stack":                     {kernelFile("/proc/1/stack", 2, 0), Privileges, "/proc/1/stack"},

@@ -13,8 +13,7 @@ import (
 	skpacket "github.com/checkpoint-restore/go-criu/v8/crit/images/sk-packet"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec/pattern"
-	"github.com/cryo-project/cryo/image/spec/records"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // opened are the files of files.img that have a path, with what each is to be opened as.
@@ -146,7 +145,7 @@ func (r *imageReviewer) inFlight(review func(ids ...uint32) error) error {
 		return nil
 	}
 	if err == nil {
-		_, data, err = records.Body(data)
+		_, data, err = format.ImageBody(data)
 	}
 	for err == nil && len(data) > 0 {
 		var e skpacket.SkPacketEntry
@@ -169,4 +168,4 @@ func (r *imageReviewer) inFlight(review func(ids ...uint32) error) error {
 }
 
 // ghost is what CRIU calls a deleted file while it restores; a symbolic link may be one of them. Source: CRIU 4.2, criu/files-reg.c, ghost_path.
-var ghost = pattern.New(`\.cr\.[0-9a-f]+\.ghost$`)
+var ghost = NewPattern(`\.cr\.[0-9a-f]+\.ghost$`)

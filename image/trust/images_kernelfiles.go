@@ -6,13 +6,11 @@ import (
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
-
-	"github.com/cryo-project/cryo/image/spec/kernelfile"
 )
 
 // kernelFileSystems are those whose files the kernel makes, by CRIU's numbers.
 var kernelFileSystems = map[uint32]string{
-	uint32(mnt.Fstype_PROC): kernelfile.Proc, uint32(mnt.Fstype_SYSFS): kernelfile.Sysfs, uint32(mnt.Fstype_CGROUP): kernelfile.Cgroup, uint32(mnt.Fstype_CGROUP2): kernelfile.Cgroup,
+	uint32(mnt.Fstype_PROC): ProcFS, uint32(mnt.Fstype_SYSFS): SysFS, uint32(mnt.Fstype_CGROUP): CgroupFS, uint32(mnt.Fstype_CGROUP2): CgroupFS,
 }
 
 // kernelFiles asks for open files of /proc and /sys that are not known to be harmless where CRIU opens them, which is root.
@@ -36,7 +34,7 @@ func (r *imageReviewer) kernelFiles() error {
 				continue
 			}
 			within := path.Join(clean(on.GetRoot()), strings.TrimPrefix(name, path.Clean(on.GetMountpoint())))
-			if !kernelfile.Harmless(kind, within, reg.GetMode(), reg.GetFlags()) {
+			if !IsHarmlessFile(kind, within, reg.GetMode(), reg.GetFlags()) {
 				r.ask(Privileges, "%s, open in a process, by which the kernel would show more to it than to the container's user", reg.GetName())
 			}
 		}

@@ -36,15 +36,13 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/utsns"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/cryo-project/cryo/image/spec/boundjson"
-	"github.com/cryo-project/cryo/image/spec/choices"
-	"github.com/cryo-project/cryo/image/spec/pattern"
-	"github.com/cryo-project/cryo/image/spec/records"
+	"github.com/cryo-project/cryo/image/format"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 // kind is one kind of image.
 type kind struct {
-	name   pattern.Pattern
+	name   Pattern
 	record proto.Message // nil: not of messages
 	first  proto.Message // the first record, where it is another
 	most   int           // records that CRIU reads
@@ -53,7 +51,7 @@ type kind struct {
 	review func(data []byte) error
 }
 
-func named(expression string) pattern.Pattern { return pattern.New(`^` + expression + `$`) }
+func named(expression string) Pattern { return NewPattern(`^` + expression + `$`) }
 
 // kinds are the images that a checkpoint of cryo's CRIU writes, with what runc and cryo put beside them. CRIU looks for others as well: for those of
 // its old formats, for policies of AppArmor, for devices and rules of networks, which runc has it leave alone, and for kinds of objects that
@@ -147,7 +145,7 @@ func Reviewed(name string) int64 {
 	case k.raw:
 		return maxFirst
 	}
-	return records.MaxImage + 1
+	return format.MaxImage + 1
 }
 
 // Unpacked reports whether an image is one of a file system in memory, which is looked through in whole, though not held.
@@ -169,7 +167,7 @@ func (k *kind) check(data []byte) error {
 	if k.review != nil {
 		return k.review(data)
 	}
-	_, data, err := records.Body(data)
+	_, data, err := format.ImageBody(data)
 	if err != nil {
 		return err
 	}
@@ -182,7 +180,7 @@ func (k *kind) check(data []byte) error {
 			return fmt.Errorf("more than %d records", most)
 		}
 		var record []byte
-		if record, data, err = records.Next(data); err != nil {
+		if record, data, err = format.NextRecord(data); err != nil {
 			return err
 		}
 		message := k.record
@@ -216,7 +214,7 @@ func (k *kind) check(data []byte) error {
 func descriptors(data []byte) error {
 	const streams = 3
 	var all []string
-	if err := boundjson.Small.Unmarshal(data, &all); err != nil {
+	if err := format.SmallJSON.Unmarshal(data, &all); err != nil {
 		return err
 	}
 	if len(all) > streams {
@@ -227,22 +225,22 @@ func descriptors(data []byte) error {
 
 // options reviews the choices of the dump, which are options of CRIU's.
 func options(data []byte) error {
-	_, err := choices.Parse(data)
+	_, err := record.ParseChoices(data)
 	return err
 }
 
 // choices asks for those that give more than a container has.
 func (r *imageReviewer) choices() error {
-	data, err := readImage(r.images, choices.File, false)
+	data, err := readImage(r.images, record.ChoicesFile, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	c, err := choices.Parse(data)
+	c, err := record.ParseChoices(data)
 	if err != nil {
-		return &DamagedError{File: choices.File, Err: err}
+		return &DamagedError{File: record.ChoicesFile, Err: err}
 	}
 	if c.ExternalSockets {
 		r.ask(Privileges, "connections to unix sockets outside of the container (--ext-unix-sk), which CRIU makes as root")
@@ -258,7 +256,7 @@ func tracked(data []byte) error {
 		newCT  = 1 << 8
 		newExp = 2 << 8
 	)
-	_, data, err := records.Body(data)
+	_, data, err := format.ImageBody(data)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func TestLocks(t *testing.T) {
 		granted []string
 		asks    bool
 	}{{1, nil, false}, {2, nil, false}, {1024, nil, false}, {lease, nil, true}, {lease | 1<<12, nil, true}, {lease, []string{"CAP_LEASE"}, false}} {
-		image(t, dir, "filelocks.img", &filelock.FileLockEntry{Flag: &test.flag})
+		writeImage(t, dir, "filelocks.img", &filelock.FileLockEntry{Flag: &test.flag})
 		r := newImageReviewer(os.DirFS(dir), &specs.Spec{Process: &specs.Process{Capabilities: &specs.LinuxCapabilities{Bounding: test.granted}}}, nil)
 		if err := r.locks(); err != nil || (len(r.requests) > 0) != test.asks {
 			t.Errorf("%+v: %+v (%v)", test, r.requests, err)

@@ -12,9 +12,6 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-
-	"github.com/cryo-project/cryo/image/spec/pattern"
-	"github.com/cryo-project/cryo/image/spec/plain"
 )
 
 // mounts: what the images mount must be the rootfs, what the specification mounts from outside, or a file system that the
@@ -114,7 +111,7 @@ const (
 func clean(p string) string { return path.Clean("/" + p) }
 
 // propagation asks for the grant for shared mounts, and for slaves that runc does not make. A mount that runc gives a source may be a slave of it: on a host with shared mounts, as under systemd,
-// runc makes them so, and the source was granted with what is below it. If the specification has the mount private, CRIU makes no slave (package confinement).
+// runc makes them so, and the source was granted with what is below it. If the specification has the mount private, CRIU makes no slave (package guard).
 func (r *imageReviewer) propagation(e *mnt.MntEntry, given bool) {
 	cgroup := e.GetFstype() == uint32(mnt.Fstype_CGROUP) || e.GetFstype() == uint32(mnt.Fstype_CGROUP2)
 	if e.GetSharedId() != 0 || e.GetMasterId() != 0 && !given && !cgroup {
@@ -124,7 +121,7 @@ func (r *imageReviewer) propagation(e *mnt.MntEntry, given bool) {
 
 // optionOf is an option of those file systems that the kernel makes anew: it says whose the files are, how large they may become, or how they
 // are stored.
-var optionOf = pattern.New(`^(size|nr_blocks|nr_inodes|mode|uid|gid|ptmxmode|max)=[0-9]+[kKmMgG%]?$|^(inode32|inode64|newinstance|noswap|huge=[a-z_]+|hidepid=[a-z0-9]+|subset=pid|xattr|none|nsdelegate|memory_[a-z]+|favordynmods|[a-z_,]*)$`)
+var optionOf = NewPattern(`^(size|nr_blocks|nr_inodes|mode|uid|gid|ptmxmode|max)=[0-9]+[kKmMgG%]?$|^(inode32|inode64|newinstance|noswap|huge=[a-z_]+|hidepid=[a-z0-9]+|subset=pid|xattr|none|nsdelegate|memory_[a-z]+|favordynmods|[a-z_,]*)$`)
 
 // options reviews those of one that the kernel makes anew. One that the specification has may not be larger than there.
 func (r *imageReviewer) options(e *mnt.MntEntry) error {
@@ -164,7 +161,7 @@ func (r *imageReviewer) external(e *mnt.MntEntry) (bool, error) {
 	if key == "" {
 		return false, nil
 	}
-	if _, ok := plain.Devices[key]; ok {
+	if _, ok := PlainDevices[key]; ok {
 		return true, nil
 	}
 	if m := r.mounted[path.Clean(key)]; m.external {
@@ -199,8 +196,8 @@ func specMounts(spec *specs.Spec) map[string]specMount {
 	for _, m := range spec.Mounts {
 		at := path.Clean(m.Destination)
 		s := all[at]
-		if cgroup := m.Type == "cgroup"; cgroup || plain.IsBind(m) {
-			s.readonly = s.readonly || plain.IsReadonly(m.Options)
+		if cgroup := m.Type == "cgroup"; cgroup || IsBindMount(m) {
+			s.readonly = s.readonly || IsReadonlyMount(m.Options)
 			s.external, s.cgroup = true, s.cgroup || cgroup
 		}
 		if m.Type == "tmpfs" {
@@ -273,7 +270,7 @@ func (r *imageReviewer) params(e *mnt.MntEntry, entries []*mnt.MntEntry) bool {
 }
 
 // perProcess are directories of /proc whose links lead anywhere.
-var perProcess = pattern.New(`^/([0-9]+|self|thread-self)(/|$)`)
+var perProcess = NewPattern(`^/([0-9]+|self|thread-self)(/|$)`)
 
 // masks asks where one of those can be reached. What covers what follows from the tree of the mounts, and not from their paths alone: a mount may be covered
 // by another at its own path, or above.
@@ -291,7 +288,7 @@ func (r *imageReviewer) masks(root *mnt.MntEntry, entries []*mnt.MntEntry) {
 		r.ask(Privileges, "%d mounts of proc, one of which covers what masks the other", whole)
 	}
 	t := newMountTree(root, entries)
-	for _, file := range plain.HostFiles {
+	for _, file := range HostProcFiles {
 		if !r.exists(file) {
 			continue
 		}

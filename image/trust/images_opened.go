@@ -17,8 +17,6 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
-
-	"github.com/cryo-project/cryo/image/spec/pattern"
 )
 
 // openedRule is the name of the rule of [Opened].
@@ -137,7 +135,7 @@ func namesOf(f *fdinfo.FileEntry) (names []string) {
 
 // magic are the paths below /proc whose links lead out of any root: to what CRIU itself has open, among others. No file that is open has such a name: the
 // kernel returns names without links.
-var magic = pattern.New(`^/([0-9]+|self|thread-self)(/task/[0-9]+)?/((cwd|root|exe)(/|$)|(fd|map_files|ns)/)`)
+var magic = NewPattern(`^/([0-9]+|self|thread-self)(/task/[0-9]+)?/((cwd|root|exe)(/|$)|(fd|map_files|ns)/)`)
 
 // Kinds of files beside those of stat(2).
 const (

@@ -39,7 +39,7 @@ func TestOpened(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	image(t, dir, "mountpoints-12.img", mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""), mount(2, 1, mnt.Fstype_PROC, 0, "/", "/proc", "proc", ""),
+	writeImage(t, dir, "mountpoints-12.img", mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""), mount(2, 1, mnt.Fstype_PROC, 0, "/", "/proc", "proc", ""),
 		mount(3, 1, mnt.Fstype_TMPFS, 0, "/", "/tmp", "tmpfs", ""), mount(4, 1, mnt.Fstype_UNSUPPORTED, 0, "/", "/data", "ext4", "/data"))
 	archive(t, filepath.Join(dir, "tmpfs-dev-3.tar.gz.img"), []tar.Header{{Name: "./", Typeflag: tar.TypeDir}, {Name: "./pipe", Typeflag: tar.TypeFifo}, {Name: "./same", Typeflag: tar.TypeLink, Linkname: "./pipe"},
 		{Name: "./file", Typeflag: tar.TypeReg}, {Name: "./hidden", Typeflag: tar.TypeSymlink, Linkname: "/proc/thread-self/root"}, {Name: "./disk", Typeflag: tar.TypeBlock}})
@@ -72,7 +72,7 @@ func TestOpened(t *testing.T) {
 	} {
 		f := reg(name)
 		f.Id = proto.Uint32(9)
-		image(t, dir, "files.img", f)
+		writeImage(t, dir, "files.img", f)
 		err := Opened(os.DirFS(dir), local(t, rootfs, spec), spec)
 		var damaged *DamagedError
 		if ok := errors.As(err, &damaged) && damaged.Rule == openedRule && strings.Contains(err.Error(), words); words == "" && err != nil || words != "" && !ok {
@@ -87,7 +87,7 @@ func TestOpenedDevices(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(rootfs, "dev"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	image(t, dir, "mountpoints-12.img", mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""), mount(3, 1, mnt.Fstype_TMPFS, 0, "/", "/dev", "tmpfs", ""))
+	writeImage(t, dir, "mountpoints-12.img", mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""), mount(3, 1, mnt.Fstype_TMPFS, 0, "/", "/dev", "tmpfs", ""))
 	archive(t, filepath.Join(dir, "tmpfs-dev-3.tar.gz.img"), []tar.Header{{Name: "./null", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}, {Name: "./kmsg", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 11},
 		{Name: "./same", Typeflag: tar.TypeLink, Linkname: "kmsg"}, {Name: "./fuse", Typeflag: tar.TypeChar, Devmajor: 10, Devminor: 229}, {Name: "./kvm", Typeflag: tar.TypeChar, Devmajor: 10, Devminor: 232},
 		{Name: "./disk", Typeflag: tar.TypeBlock, Devmajor: 10, Devminor: 232}, {Name: "./tun", Typeflag: tar.TypeChar, Devmajor: 10, Devminor: 200}})
@@ -101,7 +101,7 @@ func TestOpenedDevices(t *testing.T) {
 		if name == "disk" {
 			f.Reg.Mode = proto.Uint32(unix.S_IFBLK | 0o600)
 		}
-		image(t, dir, "files.img", f)
+		writeImage(t, dir, "files.img", f)
 		if err := Opened(os.DirFS(dir), local(t, rootfs, spec), spec); (err != nil) != bad {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -125,23 +125,23 @@ func TestFIFOs(t *testing.T) {
 		write func(dir string)
 	}{
 		"FIFO": {"", func(dir string) {
-			image(t, dir, "files.img", pipe(2), named(2))
-			image(t, dir, "fdinfo-2.img", &fdinfo.FdinfoEntry{Id: proto.Uint32(5), Type: fdinfo.FdTypes_FIFO.Enum()})
+			writeImage(t, dir, "files.img", pipe(2), named(2))
+			writeImage(t, dir, "fdinfo-2.img", &fdinfo.FdinfoEntry{Id: proto.Uint32(5), Type: fdinfo.FdTypes_FIFO.Enum()})
 		}},
 		"descriptor": {"opened as another kind", func(dir string) {
-			image(t, dir, "files.img", pipe(2), named(2))
-			image(t, dir, "fdinfo-2.img", &fdinfo.FdinfoEntry{Id: proto.Uint32(2), Type: fdinfo.FdTypes_REG.Enum()})
+			writeImage(t, dir, "files.img", pipe(2), named(2))
+			writeImage(t, dir, "fdinfo-2.img", &fdinfo.FdinfoEntry{Id: proto.Uint32(2), Type: fdinfo.FdTypes_REG.Enum()})
 		}},
 		"directory": {"opened as another kind", func(dir string) {
-			image(t, dir, "files.img", pipe(2), named(2))
-			image(t, dir, "fs-7.img", &imagefs.FsEntry{CwdId: proto.Uint32(2), RootId: proto.Uint32(3)})
+			writeImage(t, dir, "files.img", pipe(2), named(2))
+			writeImage(t, dir, "fs-7.img", &imagefs.FsEntry{CwdId: proto.Uint32(2), RootId: proto.Uint32(3)})
 		}},
-		"path of a file": {"another kind of file", func(dir string) { image(t, dir, "files.img", file, named(3)) }},
-		"twice":          {"two open files", func(dir string) { image(t, dir, "files.img", file, file) }},
+		"path of a file": {"another kind of file", func(dir string) { writeImage(t, dir, "files.img", file, named(3)) }},
+		"twice":          {"two open files", func(dir string) { writeImage(t, dir, "files.img", file, file) }},
 		"ghost": {"of another kind", func(dir string) {
-			image(t, dir, "files.img", file)
-			image(t, dir, "remap-fpath.img", &remapfile.RemapFilePathEntry{OrigId: proto.Uint32(3), RemapId: proto.Uint32(1), RemapType: remapfile.RemapType_GHOST.Enum()})
-			image(t, dir, "ghost-file-1.img", &ghostfile.GhostFileEntry{Mode: proto.Uint32(unix.S_IFIFO)})
+			writeImage(t, dir, "files.img", file)
+			writeImage(t, dir, "remap-fpath.img", &remapfile.RemapFilePathEntry{OrigId: proto.Uint32(3), RemapId: proto.Uint32(1), RemapType: remapfile.RemapType_GHOST.Enum()})
+			writeImage(t, dir, "ghost-file-1.img", &ghostfile.GhostFileEntry{Mode: proto.Uint32(unix.S_IFIFO)})
 		}},
 	} {
 		dir := t.TempDir()
@@ -161,14 +161,14 @@ func TestOpenedCosts(t *testing.T) {
 	if err := os.MkdirAll(rootfs+name, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	image(t, dir, "mountpoints-12.img", mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""))
+	writeImage(t, dir, "mountpoints-12.img", mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""))
 	var all []proto.Message
 	for i := range files {
 		f := reg(name)
 		f.Id, f.Reg.Mode = proto.Uint32(uint32(i+1)), proto.Uint32(unix.S_IFDIR|0o700)
 		all = append(all, f)
 	}
-	image(t, dir, "files.img", all...)
+	writeImage(t, dir, "files.img", all...)
 	if err := Opened(os.DirFS(dir), local(t, rootfs, &specs.Spec{}), &specs.Spec{}); !errors.Is(err, errPaths) {
 		t.Error(err)
 	}

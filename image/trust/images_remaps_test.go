@@ -84,9 +84,9 @@ func TestRemaps(t *testing.T) {
 			if c.remap.kind == linked {
 				files = append(files, file(50, c.remap.link))
 			}
-			image(t, dir, "files.img", files...)
-			image(t, dir, "remap-fpath.img", &remapfile.RemapFilePathEntry{OrigId: proto.Uint32(9), RemapId: proto.Uint32(50), RemapType: &c.remap.kind})
-			image(t, dir, "ghost-file-32.img", &ghostfile.GhostFileEntry{Uid: &c.remap.owner, Gid: &c.remap.owner, Mode: proto.Uint32(unix.S_IFREG | c.remap.mode)})
+			writeImage(t, dir, "files.img", files...)
+			writeImage(t, dir, "remap-fpath.img", &remapfile.RemapFilePathEntry{OrigId: proto.Uint32(9), RemapId: proto.Uint32(50), RemapType: &c.remap.kind})
+			writeImage(t, dir, "ghost-file-32.img", &ghostfile.GhostFileEntry{Uid: &c.remap.owner, Gid: &c.remap.owner, Mode: proto.Uint32(unix.S_IFREG | c.remap.mode)})
 			err := reviewImages(os.DirFS(dir), d.spec, Policy{}, here)
 			damaged, refused := (*DamagedError)(nil), (*RefusedError)(nil)
 			switch {
@@ -114,7 +114,7 @@ func TestNested(t *testing.T) {
 		return func(t *testing.T, d *dump, dir string) {
 			ids := proto.CloneOf(d.ids)
 			change(ids)
-			image(t, dir, "ids-7.img", ids)
+			writeImage(t, dir, "ids-7.img", ids)
 		}
 	}
 	n := proto.Uint32(999)
@@ -129,7 +129,7 @@ func TestNested(t *testing.T) {
 		"time":    second(func(ids *criucore.TaskKobjIdsEntry) { ids.TimeNsId = n }),
 		"none":    second(func(ids *criucore.TaskKobjIdsEntry) { ids.MntNsId = nil }),
 		"of no process": func(t *testing.T, _ *dump, dir string) {
-			image(t, dir, "mountpoints-13.img", mount(1, 99, mnt.Fstype_DEVTMPFS, 0, "/", "/", "devtmpfs", ""))
+			writeImage(t, dir, "mountpoints-13.img", mount(1, 99, mnt.Fstype_DEVTMPFS, 0, "/", "/", "devtmpfs", ""))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestMadeOutside(t *testing.T) {
 			}
 			d.files = []*fdinfo.FileEntry{f}
 			dir := d.write(t)
-			image(t, dir, "remap-fpath.img", &remapfile.RemapFilePathEntry{OrigId: proto.Uint32(1), RemapId: proto.Uint32(1), RemapType: remapfile.RemapType_GHOST.Enum()})
+			writeImage(t, dir, "remap-fpath.img", &remapfile.RemapFilePathEntry{OrigId: proto.Uint32(1), RemapId: proto.Uint32(1), RemapType: remapfile.RemapType_GHOST.Enum()})
 			images, at := os.DirFS(dir), local(t, t.TempDir(), d.spec)
 			if err := Made(images, at, d.spec); (err == nil) != may {
 				t.Errorf("%s %s: %v", kind, name, err)

@@ -24,7 +24,7 @@ func TestSent(t *testing.T) {
 		file.Reg.MntId = &test.on
 		d.files = []*fdinfo.FileEntry{file, reg("/bin/sh")}
 		dir := d.write(t)
-		image(t, dir, "sk-queues.img", &skpacket.SkPacketEntry{Scm: []*skpacket.ScmEntry{{Type: proto.Uint32(1), Rights: []uint32{test.sent}}}})
+		writeImage(t, dir, "sk-queues.img", &skpacket.SkPacketEntry{Scm: []*skpacket.ScmEntry{{Type: proto.Uint32(1), Rights: []uint32{test.sent}}}})
 		d.spec.Process.User.UID = test.user
 		r := newImageReviewer(os.DirFS(dir), d.spec, nil)
 		if err := r.sent(); err != nil || (len(r.requests) > 0) != test.asks || test.asks && !strings.Contains(r.requests[0].What, "waits in a socket") {

@@ -112,7 +112,7 @@ func complete(m protoreflect.Message) {
 	}
 }
 
-func image(t *testing.T, dir, name string, records ...proto.Message) {
+func writeImage(t *testing.T, dir, name string, records ...proto.Message) {
 	t.Helper()
 	data := binary.LittleEndian.AppendUint32(nil, 0x54564319)
 	data = binary.LittleEndian.AppendUint32(data, 0x12345678)
@@ -140,26 +140,26 @@ func (d *dump) write(t *testing.T) string {
 		march := criucore.CoreEntry_X86_64
 		return &criucore.CoreEntry{Mtype: &march, ThreadCore: &criucore.ThreadCoreEntry{FutexRla: proto.Uint64(0), FutexRlaLen: n(0), Creds: c}}
 	}
-	image(t, dir, "inventory.img", d.inventory)
-	image(t, dir, "pstree.img", &pstree.PstreeEntry{Pid: n(1), Ppid: n(0), Pgid: n(1), Sid: n(1)}, &pstree.PstreeEntry{Pid: n(7), Ppid: n(1), Pgid: n(1), Sid: n(1)})
+	writeImage(t, dir, "inventory.img", d.inventory)
+	writeImage(t, dir, "pstree.img", &pstree.PstreeEntry{Pid: n(1), Ppid: n(0), Pgid: n(1), Sid: n(1)}, &pstree.PstreeEntry{Pid: n(7), Ppid: n(1), Pgid: n(1), Sid: n(1)})
 	if d.ids != nil {
-		image(t, dir, "ids-1.img", d.ids)
-		image(t, dir, "ids-7.img", d.ids)
+		writeImage(t, dir, "ids-1.img", d.ids)
+		writeImage(t, dir, "ids-7.img", d.ids)
 	}
-	image(t, dir, "core-1.img", core(&creds.CredsEntry{Uid: n(0), Gid: n(0), Euid: n(0), Egid: n(0), Suid: n(0), Sgid: n(0), Fsuid: n(0), Fsgid: n(0), Secbits: n(0), NoNewPrivs: n(1)}))
-	image(t, dir, "core-7.img", core(d.creds))
+	writeImage(t, dir, "core-1.img", core(&creds.CredsEntry{Uid: n(0), Gid: n(0), Euid: n(0), Egid: n(0), Suid: n(0), Sgid: n(0), Fsuid: n(0), Fsgid: n(0), Secbits: n(0), NoNewPrivs: n(1)}))
+	writeImage(t, dir, "core-7.img", core(d.creds))
 	var mounts []proto.Message
 	for _, m := range d.mounts {
 		mounts = append(mounts, m)
 	}
-	image(t, dir, fmt.Sprintf("mountpoints-%d.img", d.ids.GetMntNsId()), mounts...)
-	image(t, dir, "cgroup.img", d.cgroups)
+	writeImage(t, dir, fmt.Sprintf("mountpoints-%d.img", d.ids.GetMntNsId()), mounts...)
+	writeImage(t, dir, "cgroup.img", d.cgroups)
 	var files []proto.Message
 	for i, f := range d.files {
 		f.Id = n(uint32(i + 1))
 		files = append(files, f)
 	}
-	image(t, dir, "files.img", files...)
+	writeImage(t, dir, "files.img", files...)
 	return dir
 }
 
@@ -305,19 +305,21 @@ func TestDamagedImages(t *testing.T) {
 		"no inventory":    func(_ *testing.T, _ *dump, dir string) { _ = os.Remove(filepath.Join(dir, "inventory.img")) },
 		"no process tree": func(_ *testing.T, _ *dump, dir string) { _ = os.Remove(filepath.Join(dir, "pstree.img")) },
 		"no namespaces":   func(_ *testing.T, _ *dump, dir string) { _ = os.Remove(filepath.Join(dir, "ids-1.img")) },
-		"no outside":      func(t *testing.T, _ *dump, dir string) { image(t, dir, "inventory.img", &inventory.InventoryEntry{}) },
-		"truncated":       func(_ *testing.T, _ *dump, dir string) { _ = os.Truncate(filepath.Join(dir, "core-7.img"), 40) },
-		"empty":           func(_ *testing.T, _ *dump, dir string) { _ = os.Truncate(filepath.Join(dir, "cgroup.img"), 0) },
-		"half a header":   func(_ *testing.T, _ *dump, dir string) { _ = os.Truncate(filepath.Join(dir, "cgroup.img"), 6) },
-		"no mounts":       func(t *testing.T, _ *dump, dir string) { image(t, dir, "mountpoints-303.img") },
+		"no outside": func(t *testing.T, _ *dump, dir string) {
+			writeImage(t, dir, "inventory.img", &inventory.InventoryEntry{})
+		},
+		"truncated":     func(_ *testing.T, _ *dump, dir string) { _ = os.Truncate(filepath.Join(dir, "core-7.img"), 40) },
+		"empty":         func(_ *testing.T, _ *dump, dir string) { _ = os.Truncate(filepath.Join(dir, "cgroup.img"), 0) },
+		"half a header": func(_ *testing.T, _ *dump, dir string) { _ = os.Truncate(filepath.Join(dir, "cgroup.img"), 6) },
+		"no mounts":     func(t *testing.T, _ *dump, dir string) { writeImage(t, dir, "mountpoints-303.img") },
 		"two roots": func(t *testing.T, d *dump, dir string) {
-			image(t, dir, "mountpoints-303.img", d.mounts[0], mount(30, 98, mnt.Fstype_AUTO, 0, "/", "/", "/dev/vda", ""))
+			writeImage(t, dir, "mountpoints-303.img", d.mounts[0], mount(30, 98, mnt.Fstype_AUTO, 0, "/", "/", "/dev/vda", ""))
 		},
 		"root is elsewhere": func(t *testing.T, d *dump, dir string) {
-			image(t, dir, "mountpoints-303.img", mount(30, 98, mnt.Fstype_AUTO, 0, "/", "/x", "/dev/vda", ""))
+			writeImage(t, dir, "mountpoints-303.img", mount(30, 98, mnt.Fstype_AUTO, 0, "/", "/x", "/dev/vda", ""))
 		},
 		"one id twice": func(t *testing.T, d *dump, dir string) {
-			image(t, dir, "mountpoints-303.img", d.mounts[0], d.mounts[0])
+			writeImage(t, dir, "mountpoints-303.img", d.mounts[0], d.mounts[0])
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -338,22 +340,22 @@ func TestForgedImages(t *testing.T) {
 	property := func(name string) func(*testing.T, *dump, string) {
 		return func(t *testing.T, d *dump, dir string) {
 			d.cgroups.Controllers[1].Dirs[0].Children[0].Properties = []*cgroup.CgroupPropEntry{{Name: &name, Value: str("x")}}
-			image(t, dir, "cgroup.img", d.cgroups)
+			writeImage(t, dir, "cgroup.img", d.cgroups)
 		}
 	}
 	cgroups := func(change func(*dump)) func(*testing.T, *dump, string) {
 		return func(t *testing.T, d *dump, dir string) {
 			change(d)
-			image(t, dir, "cgroup.img", d.cgroups)
+			writeImage(t, dir, "cgroup.img", d.cgroups)
 		}
 	}
 	file := func(e *fdinfo.FileEntry) func(*testing.T, *dump, string) {
-		return func(t *testing.T, _ *dump, dir string) { image(t, dir, "files.img", e) }
+		return func(t *testing.T, _ *dump, dir string) { writeImage(t, dir, "files.img", e) }
 	}
 	mounts := func(change func(*dump)) func(*testing.T, *dump, string) {
 		return func(t *testing.T, d *dump, dir string) {
 			change(d)
-			image(t, dir, "mountpoints-303.img", d.mounts[0], d.mounts[1])
+			writeImage(t, dir, "mountpoints-303.img", d.mounts[0], d.mounts[1])
 		}
 	}
 	raw := func(name, text string) func(*testing.T, *dump, string) {
@@ -387,7 +389,7 @@ func TestForgedImages(t *testing.T) {
 			"/a/../.."},
 		"BPF map": {file(&fdinfo.FileEntry{Type: fdinfo.FdTypes_BPFMAP.Enum()}), "BPFMAP"},
 		"deleted device": {func(t *testing.T, _ *dump, dir string) {
-			image(t, dir, "ghost-file-1.img", &ghostfile.GhostFileEntry{Mode: proto.Uint32(0o060666)})
+			writeImage(t, dir, "ghost-file-1.img", &ghostfile.GhostFileEntry{Mode: proto.Uint32(0o060666)})
 		}, "type"},
 		"mount with dots":       {mounts(func(d *dump) { d.mounts[1].Mountpoint = str("/a/../proc") }), "/a/../proc"},
 		"relative mount":        {mounts(func(d *dump) { d.mounts[1].Mountpoint = str("proc") }), "proc"},

@@ -19,8 +19,6 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/cryo-project/cryo/image/spec/pattern"
 )
 
 // thread reviews what CRIU gives a thread besides capabilities: no_new_privs, seccomp filters, the LSM label and scheduling.
@@ -164,7 +162,7 @@ func (r *imageReviewer) schedule(t *criucore.ThreadCoreEntry) {
 }
 
 // runID is how CRIU names a dump; it is a part of the name of a table of nftables, in a command. Source: CRIU 4.2, criu/netfilter.c.
-var runID = pattern.New(`^([0-9a-f-]{36})?$`)
+var runID = NewPattern(`^([0-9a-f-]{36})?$`)
 
 func (r *imageReviewer) inventory() error {
 	const name = "inventory.img"

@@ -5,8 +5,6 @@ import (
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/cryo-project/cryo/image/spec/plain"
 )
 
 // mounts: file systems that the kernel makes anew for a container are free, if they lie where their masks apply.
@@ -23,11 +21,11 @@ func (r *reviewer) mounts(spec *specs.Spec, p Policy) {
 }
 
 func ordinary(m specs.Mount) bool {
-	if plain.IsBind(m) {
+	if IsBindMount(m) {
 		return false
 	}
 	at := path.Clean(m.Destination)
-	readonly := plain.IsReadonly(m.Options)
+	readonly := IsReadonlyMount(m.Options)
 	switch m.Type {
 	case "tmpfs", "devpts", "mqueue":
 		return true
@@ -43,9 +41,9 @@ func ordinary(m specs.Mount) bool {
 
 func describe(m specs.Mount) string {
 	switch {
-	case plain.IsBind(m) && plain.IsReadonly(m.Options):
+	case IsBindMount(m) && IsReadonlyMount(m.Options):
 		return "a read-only bind mount"
-	case plain.IsBind(m):
+	case IsBindMount(m):
 		return "a bind mount"
 	case slices.Contains([]string{"proc", "sysfs", "cgroup", "cgroup2"}, m.Type):
 		return "an unusual mount (" + m.Type + ")"

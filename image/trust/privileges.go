@@ -7,9 +7,6 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/cryo-project/cryo/image/spec/pattern"
-	"github.com/cryo-project/cryo/image/spec/plain"
 )
 
 // maskedPaths and readonlyPaths are what all versions of containerd and Docker hide from a container, and newerMaskedPaths what newer ones do, but for files of single CPUs, which are
@@ -35,7 +32,7 @@ func (r *reviewer) masks(spec *specs.Spec) {
 	}
 }
 
-// mask has a specification hide what containerd hides by default, where it hides what older versions do. The shim covers what it has not hidden so far (package grant).
+// mask has a specification hide what containerd hides by default, where it hides what older versions do. The shim covers what it has not hidden so far (package guard).
 func mask(spec *specs.Spec) {
 	if l := spec.Linux; l != nil && len(without(maskedPaths, l.MaskedPaths)) == 0 {
 		l.MaskedPaths = append(l.MaskedPaths, without(newerMaskedPaths, l.MaskedPaths)...)
@@ -58,7 +55,7 @@ func (r *reviewer) propagation(spec *specs.Spec) {
 		r.ask(Privileges, "mount propagation %s of the rootfs", p)
 	}
 	for _, m := range spec.Mounts {
-		if plain.IsBind(m) && (slices.Contains(m.Options, "shared") || slices.Contains(m.Options, "rshared")) {
+		if IsBindMount(m) && (slices.Contains(m.Options, "shared") || slices.Contains(m.Options, "rshared")) {
 			r.ask(Privileges, "mount propagation of %s", m.Destination)
 		}
 	}
@@ -100,8 +97,8 @@ func HasAppArmor(profiles string) bool {
 
 // containerLabel is an SELinux label of a type that is for containers, or none, and containerFiles one of their files. Source: container-selinux, container_contexts.
 var (
-	containerLabel = pattern.New(`^$|^[a-z_]+:[a-z_]+:(container_t|container_init_t|container_kvm_t|svirt_lxc_net_t)(:|$)`)
-	containerFiles = pattern.New(`^$|^[a-z_]+:[a-z_]+:(container_file_t|container_ro_file_t|svirt_sandbox_file_t)(:|$)`)
+	containerLabel = NewPattern(`^$|^[a-z_]+:[a-z_]+:(container_t|container_init_t|container_kvm_t|svirt_lxc_net_t)(:|$)`)
+	containerFiles = NewPattern(`^$|^[a-z_]+:[a-z_]+:(container_file_t|container_ro_file_t|svirt_sandbox_file_t)(:|$)`)
 )
 
 // without returns those of want that have does not hold.

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/cryo-project/cryo/image/spec/records"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // maxRecords bounds the records of an image that are looked at.
@@ -74,8 +74,8 @@ func readImage(images fs.FS, name string, first bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info.Size() > records.MaxImage {
-		return nil, fmt.Errorf("more than %d bytes", records.MaxImage)
+	if info.Size() > format.MaxImage {
+		return nil, fmt.Errorf("more than %d bytes", format.MaxImage)
 	}
 	data := make([]byte, info.Size())
 	_, err = io.ReadFull(f, data)
@@ -107,7 +107,7 @@ func eachIn[T any, P message[T]](images fs.FS, name string, review func(P) error
 	if err != nil {
 		return err
 	}
-	_, body, err := records.Body(data)
+	_, body, err := format.ImageBody(data)
 	for n := 0; err == nil && len(body) > 0; n++ {
 		if n == maxRecords {
 			return fmt.Errorf("more than %d records", maxRecords)
@@ -122,7 +122,7 @@ func eachIn[T any, P message[T]](images fs.FS, name string, review func(P) error
 
 // nextInto splits the first record off, and reads it into m.
 func nextInto(body []byte, m proto.Message) (rest []byte, err error) {
-	record, rest, err := records.Next(body)
+	record, rest, err := format.NextRecord(body)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func readFirst[T any, P message[T]](images fs.FS, name string) (P, error) {
 	record := P(new(T))
 	data, err := readImage(images, name, true)
 	if err == nil {
-		_, data, err = records.Body(data)
+		_, data, err = format.ImageBody(data)
 	}
 	if err == nil {
 		_, err = nextInto(data, record)

@@ -6,8 +6,6 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/cryo-project/cryo/image/spec/pattern"
 )
 
 // Files of a cgroup of version 2 that a specification may name. Source: Linux, Documentation/admin-guide/cgroup-v2.rst.
@@ -24,9 +22,9 @@ var (
 
 var (
 	// pageSize is a size of huge pages, as in a file's name.
-	pageSize = pattern.New(`^[0-9]+(KB|MB|GB)$`)
+	pageSize = NewPattern(`^[0-9]+(KB|MB|GB)$`)
 	// deviceName is the name of a device without a path.
-	deviceName = pattern.New(`^[a-zA-Z0-9_.:-]+$`)
+	deviceName = NewPattern(`^[a-zA-Z0-9_.:-]+$`)
 )
 
 // cgroupFiles reviews what becomes a part of the name of a cgroup's file, or a line in one. cgroup.procs would move processes of the host into the container's cgroup; a

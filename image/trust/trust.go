@@ -1,12 +1,3 @@
-// Package trust decides what a container may get because a snapshot says so.
-//
-// The author of a snapshot wrote its runtime specification, so the specification is a request, not an order. What
-// a plain `ctr run` or `nerdctl run` gives to a container is granted; whatever reaches further into the host, such as a
-// bind mount, a device, a capability or a namespace of the host, must be allowed by the person who restores. Hooks,
-// which are programs of the host, are dropped in any case, and so are annotations and labels that steer the host.
-//
-// The specification is half of it: CRIU's images hold credentials and mounts too. [ReviewImages] compares them with what
-// the specification was granted.
 package trust
 
 import (
@@ -17,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // Grant is a kind of reach into the host.

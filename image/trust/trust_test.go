@@ -14,8 +14,6 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/cryo-project/cryo/image/spec/plain"
 )
 
 // ctrRun is the specification that `ctr run` with some flags makes.
@@ -283,7 +281,7 @@ func FuzzConfine(f *testing.F) {
 		if again := Review(&spec, nil, Policy{}); len(again) > 0 {
 			t.Fatalf("asks again: %v", again)
 		}
-		if slices.ContainsFunc(spec.Mounts, plain.IsBind) {
+		if slices.ContainsFunc(spec.Mounts, IsBindMount) {
 			t.Fatalf("a bind mount passed: %s", data)
 		}
 	})
@@ -291,7 +289,7 @@ func FuzzConfine(f *testing.F) {
 
 func TestReadonly(t *testing.T) {
 	for options, want := range map[string]bool{"": false, "ro": true, "rro": true, "ro,rw": false, "rw,ro": true, "nosuid,ro,rrw": false, "ro,nosuid": true} {
-		if got := plain.IsReadonly(strings.Split(options, ",")); got != want {
+		if got := IsReadonlyMount(strings.Split(options, ",")); got != want {
 			t.Errorf("%q: %v", options, got)
 		}
 	}

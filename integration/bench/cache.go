@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // chill takes the files below directories out of the page cache, and makes sure of it.
@@ -52,7 +52,7 @@ func chillFile(f *os.File) (cached, total uint64, err error) {
 	if info.Size() == 0 {
 		return 0, 0, nil
 	}
-	if cached, total, err = direct.CachedPages(f, 0, info.Size()); err != nil {
+	if cached, total, err = format.CachedPages(f, 0, info.Size()); err != nil {
 		return 0, 0, fmt.Errorf("look at %s: %w", f.Name(), err)
 	}
 	return cached, total, nil

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 // slowLine is a line to a registry, and how much memory a container has whose restore over it takes some seconds.
@@ -66,7 +66,7 @@ func (b *bench) overLine(ctx context.Context, l slowLine) error {
 		}
 		first.Cryo, longest.Cryo, all.Cryo = append(first.Cryo, r.first), append(longest.Cryo, r.longest), append(all.Cryo, r.all)
 		received.Cryo = append(received.Cryo, float64(line.Received.Load()))
-		longest.Beside = append(longest.Beside, index.MaxFrame/float64(l.rate))
+		longest.Beside = append(longest.Beside, format.MaxFrame/float64(l.rate))
 		all.Beside = append(all.Beside, float64(t.Size)/float64(l.rate))
 		received.Beside = append(received.Beside, float64(t.Size))
 	}

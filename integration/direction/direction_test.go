@@ -1,9 +1,10 @@
 // Package direction holds the test that dependencies between the project's packages point one way:
 //
-//	cmd -> shim -> {runtime, image}, and cmd -> {runtime, image}
+//	cmd -> shim -> runtime -> image
 //	integration -> {runtime, image}, and shim/cryo, which is for programs outside
 //
-// runtime and image know nothing of each other but package image/spec, so that each can be read, tested and replaced alone.
+// image is what a snapshot is: it knows nothing of processes. runtime is what is done to processes: it knows snapshots, and no containerd. shim is where both meet containerd.
+// Each imports what is right of it, never what is left of it.
 package direction
 
 import (
@@ -11,6 +12,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -22,14 +24,28 @@ import (
 
 const module = "github.com/cryo-project/cryo/"
 
-// allowed says which top folders a top folder may import, itself aside; tests of a package are held to the same.
+// allowed says which top folders a top folder may import, itself aside; tests of a package are held to the same, but for what is for tests.
 var allowed = map[string][]string{
 	"cmd":         {"shim", "runtime", "image"},
 	"shim":        {"runtime", "image"},
-	"runtime":     {"image/spec"},
+	"runtime":     {"image"},
 	"image":       {},
 	"integration": {"runtime", "image", "shim/cryo"},
 }
+
+// forTests are packages that tests of others may import, and what these may import beyond what integration may.
+var forTests = map[string][]string{
+	"integration/gputest":   nil,
+	"integration/hosttest":  {"shim/config"},
+	"integration/storetest": nil,
+	"integration/twintest":  nil,
+}
+
+// Most is how many packages the product may have, and deepest how many folders their paths: a newcomer reads their list in one sitting.
+const (
+	most    = 30
+	deepest = 3
+)
 
 // vague names say nothing of what a package is about.
 var vague = []string{"util", "utils", "common", "helper", "helpers", "misc", "shared", "lib"}
@@ -44,27 +60,41 @@ func TestDirection(t *testing.T) {
 	if len(all) < 5 {
 		t.Fatalf("go list found only %d packages", len(all))
 	}
+	products := 0
 	for _, p := range all {
 		own := strings.TrimPrefix(p.ImportPath, module)
-		if ours := func(i string) bool { return strings.HasPrefix(i, module) }; strings.HasPrefix(own+"/", "image/spec/") && slices.ContainsFunc(p.Imports, ours) {
-			t.Errorf("%s, which everybody may import, imports something of ours: %v", own, p.Imports)
-		}
 		top, _, _ := strings.Cut(own, "/")
 		may, known := allowed[top]
 		if !known {
 			t.Errorf("%s: %s is no top folder that this test knows; add it with what it may import", own, top)
 			continue
 		}
-		for _, imported := range append(append(p.Imports, p.TestImports...), p.XTestImports...) {
+		if top != "integration" {
+			products++
+			if strings.Count(own, "/") >= deepest {
+				t.Errorf("%s lies deeper than %d folders", own, deepest)
+			}
+		}
+		may = slices.Concat(may, forTests[own])
+		check := func(imported string, may []string) {
 			if rest, ours := strings.CutPrefix(imported, module); ours && !permits(top, may, rest) {
 				t.Errorf("%s imports %s, and %s may import only itself and %v", own, rest, top, may)
 			}
+		}
+		for _, imported := range p.Imports {
+			check(imported, may)
+		}
+		for _, imported := range slices.Concat(p.TestImports, p.XTestImports) {
+			check(imported, slices.AppendSeq(slices.Clone(may), maps.Keys(forTests)))
 		}
 		for _, name := range vague {
 			if path.Base(own) == name {
 				t.Errorf("%s: %q says nothing of what the package is about", own, name)
 			}
 		}
+	}
+	if products > most {
+		t.Errorf("%d packages, and a newcomer should find one of %d: which two are of one thing?", products, most)
 	}
 }
 
@@ -104,8 +134,24 @@ func packages(t *testing.T) []listed {
 var notInShim = []string{
 	"github.com/distribution/reference", // 1.5 ms each time, see image/store/ref.go
 	"github.com/spf13/cobra",
-	module + "image/archive",
 	module + "image/registry",
+}
+
+// inHelper are all packages of ours that the GPU helper links, which is started for each operation.
+var inHelper = []string{"cmd/cryo-gpu-keeper", "image/failure", "image/record", "runtime/channel", "runtime/gpu/device"}
+
+func TestHelperIsLight(t *testing.T) {
+	c := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/cryo-gpu-keeper")
+	c.Env = append(os.Environ(), "CGO_ENABLED=1")
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%s: %v", c, err)
+	}
+	for _, name := range strings.Fields(string(out)) {
+		if own, ours := strings.CutPrefix(name, module); ours && !slices.Contains(inHelper, own) {
+			t.Errorf("the GPU helper links %s", own)
+		}
+	}
 }
 
 // TestSameVersions: the tools are built of the versions of golang.org/x that cryo is built of. Nearly all else is built on these, and would be compiled twice.
@@ -172,7 +218,7 @@ func TestVerified(t *testing.T) {
 			return err
 		}
 		own, _ := strings.CutPrefix(name, root+"/")
-		switch n := strings.Count(string(source), "segment.NewVerified("); {
+		switch n := strings.Count(string(source), "format.NewVerified("); {
 		case own == maker:
 			made += n
 		case n > 0:

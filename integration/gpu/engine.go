@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 // beside takes a container that asks for the engine keeper to the second host, and then one that does not: what each takes stands beside
@@ -155,7 +155,7 @@ func (b *bench) share(ctx context.Context, ref string) (s share, err error) {
 				Processes []struct {
 					PID      int
 					Memory   int64
-					Pieces   []spec.GPUPiece
+					Pieces   []record.GPUPiece
 					Fallback string
 				}
 			}

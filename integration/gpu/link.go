@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // keepers has two keepers pass device memory on, without any container: what the link gives to the engine "keeper".
@@ -30,15 +29,15 @@ func (b *bench) keepers(ctx context.Context, r *result, gib, rounds int) error {
 }
 
 // passOn makes so many pieces in one keeper, has another hold them, and looks at every byte of what that sends.
-func passOn(ctx context.Context, r *result, program, device string, count int, size int64) (err error) {
-	var from, to *keeper.Client
-	for name, c := range map[string]**keeper.Client{"first": &from, "second": &to} {
+func passOn(ctx context.Context, r *result, program, dev string, count int, size int64) (err error) {
+	var from, to *device.Keeper
+	for name, c := range map[string]**device.Keeper{"first": &from, "second": &to} {
 		begin := time.Now()
-		if *c, err = keeper.Start(ctx, keeper.Options{Path: program}); err != nil {
+		if *c, err = device.StartKeeper(ctx, device.KeeperOptions{Path: program}); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, (*c).Close()) }()
-		if err := (*c).Open([]string{device}); err != nil {
+		if err := (*c).Open([]string{dev}); err != nil {
 			return err
 		}
 		if err := (*c).Ready(ctx); err != nil {
@@ -47,9 +46,9 @@ func passOn(ctx context.Context, r *result, program, device string, count int, s
 		r.took("keeper.ready", time.Since(begin).Seconds())
 	}
 	bytes := int64(count) * size
-	pieces := make([]spec.GPUPiece, count)
+	pieces := make([]record.GPUPiece, count)
 	for i := range pieces {
-		pieces[i] = spec.GPUPiece{Device: device, Size: size, Address: uint64(i) * uint64(size)}
+		pieces[i] = record.GPUPiece{Device: dev, Size: size, Address: uint64(i) * uint64(size)}
 	}
 	var files []*os.File
 	defer func() {
@@ -74,7 +73,7 @@ func passOn(ctx context.Context, r *result, program, device string, count int, s
 	step("load, of nothing in particular", func() error { return load(ctx, from, pieces, func([]byte, int, int64) {}) })
 	step("load", func() error { return load(ctx, from, pieces, pattern) })
 	step("hold", func() error { return to.Hold(ctx, pieces, files) })
-	step("drain, and discard", func() error { return drain(ctx, to, pieces, func(ring.Chunk) error { return nil }) })
+	step("drain, and discard", func() error { return drain(ctx, to, pieces, func(device.Chunk) error { return nil }) })
 	step("drain", func() error { return drain(ctx, to, pieces, asFilled) })
 	if err == nil {
 		err = peakOf(r, to.PID())
@@ -95,7 +94,7 @@ func word(piece int, offset int64) uint64 {
 }
 
 // asFilled looks at every byte.
-func asFilled(c ring.Chunk) error {
+func asFilled(c device.Chunk) error {
 	if c.Zero > 0 {
 		return fmt.Errorf("piece %d is said to be zero at %d", c.Piece, c.Offset)
 	}
@@ -124,13 +123,13 @@ func connected(here, there func(*os.File) error) error {
 }
 
 // load fills all pieces, as the loader does: a slot a worker.
-func load(ctx context.Context, c *keeper.Client, pieces []spec.GPUPiece, fill func(b []byte, piece int, offset int64)) error {
+func load(ctx context.Context, c *device.Keeper, pieces []record.GPUPiece, fill func(b []byte, piece int, offset int64)) error {
 	send := func(f *os.File) error {
-		return ring.Send(ctx, f, sizesOf(pieces), func(ctx context.Context, s *ring.Sender) error {
+		return device.SendPieces(ctx, f, sizesOf(pieces), func(ctx context.Context, s *device.Sender) error {
 			g, ctx := errgroup.WithContext(ctx)
 			g.SetLimit(runtime.NumCPU())
 			for n, p := range pieces {
-				for at := int64(0); at < p.Size; at += ring.Default.SlotBytes {
+				for at := int64(0); at < p.Size; at += device.DefaultRing.SlotBytes {
 					g.Go(func() error {
 						return s.Put(ctx, n, at, func(b []byte) (int, error) {
 							fill(b, n, at)
@@ -146,11 +145,11 @@ func load(ctx context.Context, c *keeper.Client, pieces []spec.GPUPiece, fill fu
 }
 
 // drain takes all pieces, as the cryo command does: a slot a worker.
-func drain(ctx context.Context, c *keeper.Client, pieces []spec.GPUPiece, look func(ring.Chunk) error) error {
+func drain(ctx context.Context, c *device.Keeper, pieces []record.GPUPiece, look func(device.Chunk) error) error {
 	receive := func(f *os.File) error {
 		g, ctx := errgroup.WithContext(ctx)
 		g.SetLimit(runtime.NumCPU())
-		err := ring.Receive(ctx, f, sizesOf(pieces), func(chunk ring.Chunk, release func()) error {
+		err := device.ReceivePieces(ctx, f, sizesOf(pieces), func(chunk device.Chunk, release func()) error {
 			g.Go(func() error {
 				defer release()
 				return look(chunk)
@@ -162,7 +161,7 @@ func drain(ctx context.Context, c *keeper.Client, pieces []spec.GPUPiece, look f
 	return connected(receive, func(f *os.File) error { return c.Send(ctx, f) })
 }
 
-func sizesOf(pieces []spec.GPUPiece) []int64 {
+func sizesOf(pieces []record.GPUPiece) []int64 {
 	sizes := make([]int64, len(pieces))
 	for i, p := range pieces {
 		sizes[i] = p.Size

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/cryo-project/cryo/runtime/gpu/gputest"
+	"github.com/cryo-project/cryo/integration/gputest"
 )
 
 // TestPassOn runs the case on a fake device.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // machine is what results depend on.
@@ -25,7 +25,7 @@ type machine struct {
 	Store      string            `json:"store"`  // kind of file system that images and snapshots are on
 	Driver     string            `json:"driver"`
 	CUDA       int               `json:"cuda"`
-	GPUs       []driver.Device   `json:"gpus"`
+	GPUs       []device.Device   `json:"gpus"`
 	Versions   map[string]string `json:"versions"`
 	CDI        string            `json:"cdi"` // how the specification was used
 	CDIRefused []string          `json:"cdiRefused,omitempty"`
@@ -75,7 +75,7 @@ func (m *machine) readVersions(ctx context.Context, l *lab.Lab) {
 	}
 	m.Versions["criu"] = pick(command(ctx, m.criu, "--version").Stdout, `Version: (\S+)`)
 	m.Store = first(command(ctx, "stat", "--file-system", "--format", "%T", l.Dir).Stdout)
-	facts, err := driver.ReadFacts(ctx, l.Tool("cryo-gpu-keeper"))
+	facts, err := device.ReadFacts(ctx, l.Tool("cryo-gpu-keeper"))
 	if err != nil {
 		m.Warning = err.Error()
 		return
@@ -108,7 +108,7 @@ func meminfo(name string) int64 {
 }
 
 // facts asks the driver.
-func (b *bench) facts(ctx context.Context) (f driver.Facts, err error) {
+func (b *bench) facts(ctx context.Context) (f device.Facts, err error) {
 	run := command(ctx, b.lab.Tool("cryo-gpu-keeper"), "facts")
 	if run.Err() != nil {
 		return f, run.Err()

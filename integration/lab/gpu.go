@@ -167,7 +167,9 @@ func (h *Host) cdiFile() string { return filepath.Join(h.Dir, "run/cdi/nvidia.js
 func (h *Host) DriverLibrary() string { return filepath.Join(h.lab.Tool("fakecuda"), "libcuda.so.1") }
 
 // NVMLLibrary is the fake NVML, which containers get as /usr/lib64/libnvidia-ml.so.1.
-func (h *Host) NVMLLibrary() string { return filepath.Join(h.lab.Tool("fakecuda"), "libnvidia-ml.so.1") }
+func (h *Host) NVMLLibrary() string {
+	return filepath.Join(h.lab.Tool("fakecuda"), "libnvidia-ml.so.1")
+}
 
 // Order makes the driver's calls on this host fail from now on, see integration/fakecuda; no orders end those there were.
 func (h *Host) Order(orders ...string) error {

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/cryo-project/cryo/runtime/lazypages/twintest"
+	"github.com/cryo-project/cryo/integration/twintest"
 )
 
 // churnerName is the hidden subcommand of the process that has the memory. It has one goroutine: what it forks off goes on in

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/runtime/lazypages/twintest"
+	"github.com/cryo-project/cryo/integration/twintest"
 )
 
 // sparseName is the hidden subcommand of a churner's parent, which has memory at the same addresses and has written to little of it. It stands

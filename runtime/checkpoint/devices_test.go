@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/runtime/runc"
 )
 

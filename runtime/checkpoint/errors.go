@@ -3,7 +3,7 @@ package checkpoint
 import (
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // Failed returns the error of a checkpoint that has not come about, of a container that runs on as before. Its kind is that of err if that has one (cancelled, out of space), else Aborted.

@@ -3,7 +3,7 @@ package checkpoint
 import (
 	"context"
 
-	"github.com/cryo-project/cryo/runtime/restorable"
+	"github.com/cryo-project/cryo/runtime/criu"
 )
 
 // restorable refuses a container that CRIU would never be done with, or whose dump a restore would not make whole.
@@ -15,10 +15,10 @@ func (s *sequence) restorable(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := restorable.Check(pids); err != nil || s.Devices != nil && !s.saved && !s.Parked { // what is open on devices is closed when it is saved
+	if err := criu.CheckRestorable(pids); err != nil || s.Devices != nil && !s.saved && !s.Parked { // what is open on devices is closed when it is saved
 		return err
 	}
-	return restorable.CheckKinds(pids)
+	return criu.CheckKinds(pids)
 }
 
 // dumped lists the processes that CRIU dumps, the first one first: it and its descendants, and not what exec has started in the container.
@@ -26,7 +26,7 @@ func (s *sequence) dumped(ctx context.Context) ([]int, error) {
 	if s.First == 0 {
 		return s.Processes(ctx)
 	}
-	return restorable.Tree(s.First), nil
+	return criu.ProcessTree(s.First), nil
 }
 
 // untraced refuses a container of which another program traces a process: CRIU could not.
@@ -35,5 +35,5 @@ func (s *sequence) untraced(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return restorable.CheckTraced(pids)
+	return criu.CheckTraced(pids)
 }

@@ -14,7 +14,7 @@ import (
 const cacheDir = "/run"
 
 // Cache has the CRIU at path find out about the kernel, where it has not since the host was started, and keep it: that takes it 25 ms, and one that restores
-// can write nothing there (package confinement). It is begun, and not waited for; done is closed at its end.
+// can write nothing there (package guard). It is begun, and not waited for; done is closed at its end.
 func Cache(path string) (done <-chan struct{}) { return cache(path, cacheDir) }
 
 func cache(path, dir string) <-chan struct{} {

@@ -12,7 +12,7 @@ import (
 	gorunc "github.com/containerd/go-runc"
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // checked remembers what was found out about a binary, until it changes.

@@ -10,7 +10,7 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/cryo-project/cryo/image/spec/records"
+	"github.com/cryo-project/cryo/image/format"
 )
 
 func TestGroups(t *testing.T) {
@@ -18,7 +18,7 @@ func TestGroups(t *testing.T) {
 	write := func(e *cgroup.CgroupEntry) {
 		data, err := proto.MarshalOptions{AllowPartial: true}.Marshal(e)
 		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, "cgroup.img"), records.Append(records.Head(0), data), 0o600)
+			err = os.WriteFile(filepath.Join(dir, "cgroup.img"), format.AppendRecord(format.ImageHead(0), data), 0o600)
 		}
 		if err != nil {
 			t.Fatal(err)

@@ -7,15 +7,13 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/utsns"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-
-	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // JoinUTS prepares the images in dir for a restore into the UTS namespace at path. It writes that namespace's names into them: CRIU writes those of the images also into a
 // namespace that the container only joins, which is that of a whole pod. Source: CRIU 4.2, criu/uts_ns.c, prepare_utsns.
 func JoinUTS(dir, path string) error {
 	var names unix.Utsname
-	if err := setns.Do(unix.CLONE_NEWUTS, path, func() error { return unix.Uname(&names) }); err != nil {
+	if err := InNamespace(unix.CLONE_NEWUTS, path, func() error { return unix.Uname(&names) }); err != nil {
 		return fmt.Errorf("read the hostname of the namespace %s: %w", path, err)
 	}
 	return setHostname(dir, unix.ByteSliceToString(names.Nodename[:]), unix.ByteSliceToString(names.Domainname[:]))

@@ -21,8 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/runtime/setns"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // IPCRule is the rule that refuses a snapshot with a System V object whose id or key an object in the pod already has.
@@ -74,7 +73,7 @@ func JoinIPC(dir, path string) (*IPC, error) {
 		}
 	}
 	err := changeRecords(dir, "ipcns-var-*.img", func(all []*ipcvar.IpcVarEntry) error {
-		return setns.Do(unix.CLONE_NEWIPC, path, func() (err error) {
+		return InNamespace(unix.CLONE_NEWIPC, path, func() (err error) {
 			for n := range all {
 				if all[n], err = readSysctls(); err != nil {
 					return fmt.Errorf("read the sysctls of the IPC namespace %s: %w", path, err)
@@ -124,7 +123,7 @@ func (i *IPC) Undo(ended func(pid int) bool) error {
 	if err != nil {
 		return err
 	}
-	return setns.Do(unix.CLONE_NEWIPC, i.path, func() error {
+	return InNamespace(unix.CLONE_NEWIPC, i.path, func() error {
 		var failed []error
 		for _, o := range there {
 			made := slices.ContainsFunc(i.objects, func(own ipcObject) bool { return own.kind == o.kind && own.id == o.id && own.key == o.key })
@@ -141,7 +140,7 @@ func (i *IPC) there() (all []ipcObject, err error) {
 	if len(i.objects) == 0 {
 		return nil, nil
 	}
-	err = setns.Do(unix.CLONE_NEWIPC, i.path, func() error {
+	err = InNamespace(unix.CLONE_NEWIPC, i.path, func() error {
 		for kind, column := range map[ipcKind]int{sharedMemory: 4, messages: 5, semaphores: -1} { // of the process
 			found, err := listIPC(kind, column)
 			if err != nil {

@@ -17,8 +17,6 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
-
-	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // ipcImage is an image of records and of what follows them.
@@ -104,7 +102,7 @@ func TestJoinIPC(t *testing.T) {
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := setns.Do(unix.CLONE_NEWIPC, "/proc/self/ns/ipc", func() error {
+	if err := InNamespace(unix.CLONE_NEWIPC, "/proc/self/ns/ipc", func() error {
 		if err := unix.Unshare(unix.CLONE_NEWIPC); err != nil {
 			return err
 		}
@@ -119,7 +117,7 @@ func TestJoinIPC(t *testing.T) {
 	})
 	inside := func(do func() error) {
 		t.Helper()
-		if err := setns.Do(unix.CLONE_NEWIPC, path, do); err != nil {
+		if err := InNamespace(unix.CLONE_NEWIPC, path, do); err != nil {
 			t.Fatal(err)
 		}
 	}

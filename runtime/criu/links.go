@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // CheckLinks refuses, as FailedPrecondition, a dump in dir that has a file which is open by a name that is gone, and which a restore could not make or find: one that has another name, since

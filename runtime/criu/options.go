@@ -39,7 +39,7 @@ type Options struct {
 	InotifyPaths []string
 	// PagesDescriptor, unless 0, is a socket that CRIU inherits: a dump sends pages there instead of writing them to files.
 	PagesDescriptor int
-	// LazyPages has a restore leave out memory that is filled in later: see package lazypages.
+	// LazyPages has a restore leave out memory that is filled in later: see package fill.
 	LazyPages bool
 	// Include is a configuration file whose contents come last, and so win: the user's own.
 	Include string

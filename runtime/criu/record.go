@@ -10,14 +10,14 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec/choices"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 // recordName is the file that lies beside CRIU's images.
-const recordName = choices.File
+const recordName = record.ChoicesFile
 
 // Record keeps the choices of a dump that its restore must repeat.
-type Record = choices.Choices
+type Record = record.Choices
 
 // WriteRecord writes r beside the images in dir.
 func WriteRecord(dir string, r Record) error {
@@ -42,7 +42,7 @@ func ReadRecord(dir string) (Record, error) {
 	if err != nil {
 		return Record{}, fmt.Errorf("read options of the dump: %w", err)
 	}
-	r, err := choices.Parse(data)
+	r, err := record.ParseChoices(data)
 	if err != nil {
 		return Record{}, fmt.Errorf("read options of the dump: %w: %w", err, errdefs.ErrDataLoss)
 	}

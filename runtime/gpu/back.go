@@ -9,9 +9,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // helpers is how many may die, or not start, before it is given up.
@@ -35,7 +35,7 @@ func (e notYet) Unwrap() error { return e.error }
 // done. It goes by the state that the driver tells alone, so it does not matter which process did what before, or died over it. An
 // error is a [*checkpoint.LossError], or what could not be restored is as it was: no helper could be started, or a
 // device has no room for it. makeRoom is called when something cannot be brought back for now; nil: there is nothing to give up.
-func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []driver.Pair, makeRoom func()) error {
+func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []device.DevicePair, makeRoom func()) error {
 	ctx = context.WithoutCancel(ctx)
 	died := 0
 	var wait time.Duration // before the next attempt
@@ -75,7 +75,7 @@ func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs
 	}
 }
 
-func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []driver.Pair) (err error) {
+func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []device.DevicePair) (err error) {
 	var alive []cudaProcess
 	for _, p := range all {
 		if host.alive(p.PID) {
@@ -89,7 +89,7 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 		return err
 	}
 	// What a helper that died has begun ends first: the driver tells no state before.
-	states, err := ask(ctx, l, moveTime(memoryOf(alive)), func(k *driver.Client) (map[int]driver.State, error) { return k.States(ctx, pidsOf(alive)) })
+	states, err := ask(ctx, l, moveTime(memoryOf(alive)), func(k *device.Helper) (map[int]device.ProcessState, error) { return k.States(ctx, pidsOf(alive)) })
 	if err != nil {
 		return err
 	}
@@ -101,12 +101,12 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 	var saved, locked []cudaProcess
 	for _, p := range alive {
 		switch states[p.PID] {
-		case driver.Running:
-		case driver.Locked:
+		case device.StateRunning:
+		case device.StateLocked:
 			locked = append(locked, p)
-		case driver.Checkpointed:
+		case device.StateCheckpointed:
 			saved = append(saved, p)
-		case driver.Failed:
+		case device.StateFailed:
 			return &checkpoint.LossError{Err: fmt.Errorf("%s: the driver has given it up", p)}
 		default:
 			// Nothing, if it has become another program meanwhile.
@@ -116,7 +116,7 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 		}
 	}
 	if len(saved) > 0 {
-		outcomes, err := ask(ctx, l, moveTime(memoryOf(saved)), func(k *driver.Client) ([]driver.Outcome, error) { return k.Restore(ctx, pidsOf(saved), pairs) })
+		outcomes, err := ask(ctx, l, moveTime(memoryOf(saved)), func(k *device.Helper) ([]device.Outcome, error) { return k.Restore(ctx, pidsOf(saved), pairs) })
 		if err := judge(host, saved, outcomes, err); err != nil {
 			return err
 		}
@@ -124,7 +124,7 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 	}
 	// Only when all are there: those that work together go on together.
 	if len(locked) > 0 {
-		outcomes, err := ask(ctx, l, askTime, func(k *driver.Client) ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
+		outcomes, err := ask(ctx, l, askTime, func(k *device.Helper) ([]device.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
 		return judge(host, locked, outcomes, err)
 	}
 	return nil
@@ -146,7 +146,7 @@ func allRun(host proc, all []cudaProcess) error {
 }
 
 // judge returns the worst failure among processes that live. Only want of memory, and another state than was told, may pass.
-func judge(host proc, all []cudaProcess, outcomes []driver.Outcome, err error) error {
+func judge(host proc, all []cudaProcess, outcomes []device.Outcome, err error) error {
 	if err != nil {
 		return err
 	}
@@ -154,7 +154,7 @@ func judge(host proc, all []cudaProcess, outcomes []driver.Outcome, err error) e
 	for i, o := range outcomes {
 		switch {
 		case o.Code == 0 || !host.alive(all[i].PID):
-		case o.Code == driver.OutOfMemory || o.Code == driver.IllegalState:
+		case o.Code == device.OutOfMemory || o.Code == device.IllegalState:
 			later = notYet{callError(all[i], o)}
 		default:
 			return &checkpoint.LossError{Err: callError(all[i], o)}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // Container says of which container the GPUs are.
@@ -22,14 +22,14 @@ type Container struct {
 func (c Container) host() proc { return proc{"/"} }
 
 // visible are the devices the container can see, in order.
-func (c Container) visible(facts driver.Facts) (devices []driver.Device) {
+func (c Container) visible(facts device.Facts) (devices []device.Device) {
 	if len(c.Minors) == 0 {
 		devices = slices.Clone(facts.Devices)
-		slices.SortFunc(devices, func(a, b driver.Device) int { return a.Minor - b.Minor })
+		slices.SortFunc(devices, func(a, b device.Device) int { return a.Minor - b.Minor })
 		return devices
 	}
 	for _, minor := range c.Minors {
-		if i := slices.IndexFunc(facts.Devices, func(d driver.Device) bool { return d.Minor == minor }); i >= 0 {
+		if i := slices.IndexFunc(facts.Devices, func(d device.Device) bool { return d.Minor == minor }); i >= 0 {
 			devices = append(devices, facts.Devices[i])
 		}
 	}
@@ -37,7 +37,7 @@ func (c Container) visible(facts driver.Facts) (devices []driver.Device) {
 }
 
 // driver is the version of NVIDIA's kernel module; empty where it is not loaded.
-func (p proc) driver() string {
+func (p proc) driverFile() string {
 	version, err := os.ReadFile(filepath.Join(p.root, "sys/module/nvidia/version"))
 	if err != nil {
 		return ""

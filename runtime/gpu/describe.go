@@ -4,16 +4,16 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // describe notes the driver, the devices and what was overridden.
-func (r *Record) describe(facts driver.Facts, s examination, forced []string) {
+func (r *Record) describe(facts device.Facts, s examination, forced []string) {
 	r.Driver, r.CUDA = facts.Driver, facts.CUDA
 	for _, d := range s.devices {
-		if !slices.ContainsFunc(r.Devices, func(known spec.GPUDevice) bool { return known.UUID == d.UUID }) {
-			r.Devices = append(r.Devices, spec.GPUDevice{UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory})
+		if !slices.ContainsFunc(r.Devices, func(known record.GPUDevice) bool { return known.UUID == d.UUID }) {
+			r.Devices = append(r.Devices, record.GPUDevice{UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory})
 		}
 	}
 	r.force(forced)
@@ -31,7 +31,7 @@ func (r *Record) force(rules []string) {
 // add notes processes that were saved. What one holds on a device that the container has no node of is not its own.
 func (r *Record) add(all []cudaProcess) {
 	for _, p := range all {
-		saved := spec.GPUProcess{PID: p.Inner, Command: p.Command, Devices: []string{}, Pieces: p.pieces, Fallback: p.fallback}
+		saved := record.GPUProcess{PID: p.Inner, Command: p.Command, Devices: []string{}, Pieces: p.pieces, Fallback: p.fallback}
 		for _, u := range p.uses {
 			for i, d := range r.Devices {
 				if d.UUID == u.UUID {
@@ -53,9 +53,9 @@ func (r *Record) add(all []cudaProcess) {
 
 // working names a process for people, and the devices it works on.
 func (e *Engine) working(p cudaProcess) string {
-	var known []driver.Device
+	var known []device.Device
 	for _, d := range e.record.Devices {
-		known = append(known, driver.Device{UUID: d.UUID, Index: d.Minor})
+		known = append(known, device.Device{UUID: d.UUID, Index: d.Minor})
 	}
 	return fmt.Sprintf("%s on %s", p.Process, label(known, p.uuids()))
 }

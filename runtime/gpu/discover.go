@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // discover returns the container's processes that have something on GPUs and are not held yet, and those of which the driver
@@ -33,7 +33,7 @@ func (e *Engine) discover(ctx context.Context) (found []cudaProcess, silent []Pr
 		return nil, nil, nil
 	}
 	slices.Sort(candidates)
-	states, err := ask(ctx, &e.line, askTime, func(k *driver.Client) (map[int]driver.State, error) { return k.States(ctx, candidates) })
+	states, err := ask(ctx, &e.line, askTime, func(k *device.Helper) (map[int]device.ProcessState, error) { return k.States(ctx, candidates) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -46,9 +46,9 @@ func (e *Engine) discover(ctx context.Context) (found []cudaProcess, silent []Pr
 			return nil, nil, err
 		}
 		switch states[pid] {
-		case driver.Running:
+		case device.StateRunning:
 			found = append(found, cudaProcess{Process: p})
-		case driver.Locked, driver.Checkpointed, driver.Failed:
+		case device.StateLocked, device.StateCheckpointed, device.StateFailed:
 			return nil, nil, stateError(p, states[pid])
 		default:
 			silent = append(silent, p)
@@ -58,14 +58,14 @@ func (e *Engine) discover(ctx context.Context) (found []cudaProcess, silent []Pr
 }
 
 // facts asks for them, and makes sure that processes of which the driver does not tell a state indeed have nothing on GPUs.
-func (e *Engine) facts(ctx context.Context, silent []Process) (driver.Facts, error) {
-	facts, err := ask(ctx, &e.line, askTime, func(k *driver.Client) (driver.Facts, error) { return k.Facts(ctx) })
+func (e *Engine) facts(ctx context.Context, silent []Process) (device.Facts, error) {
+	facts, err := ask(ctx, &e.line, askTime, func(k *device.Helper) (device.Facts, error) { return k.Facts(ctx) })
 	if err != nil {
-		return driver.Facts{}, err
+		return device.Facts{}, err
 	}
 	for _, p := range silent {
-		if slices.ContainsFunc(facts.Uses, func(u driver.Use) bool { return u.PID == p.PID }) && e.host().alive(p.PID) {
-			return driver.Facts{}, &SilentError{p}
+		if slices.ContainsFunc(facts.Uses, func(u device.DeviceUse) bool { return u.PID == p.PID }) && e.host().alive(p.PID) {
+			return device.Facts{}, &SilentError{p}
 		}
 	}
 	return facts, nil

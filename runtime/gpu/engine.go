@@ -10,11 +10,9 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // Annotations of a container that choose for its checkpoints.
@@ -30,21 +28,21 @@ type Engine struct {
 	First   int
 	Timeout time.Duration // for all processes to finish their work on GPUs
 	Force   []string      // rules to override
-	// Raise has kernels of a process return early, for no longer than a lease, and Lower lets them run again: see package interrupt. Both give how many flags of the
+	// Raise has kernels of a process return early, for no longer than a lease, and Lower lets them run again: see package gpu. Both give how many flags of the
 	// process they have set. nil: kernels are waited for.
 	Raise func(pid int, lease time.Duration) (int, error)
 	Lower func(pid int) (int, error)
 	// CDI, Edits and Nodes are recorded.
 	CDI   []string
-	Edits *cdi.Edits
-	Nodes []spec.GPUNode
-	// Peer returns a connection, on which package ring speaks, to the process that takes device memory. It is called when the record lies beside the images.
+	Edits *CDIEdits
+	Nodes []record.GPUNode
+	// Peer returns a connection, on which package device speaks, to the process that takes device memory. It is called when the record lies beside the images.
 	// nil: nothing is handed over, and all memory goes by the driver.
 	Peer func() (*os.File, error)
 	// Library, unless nil, is what the container was given to hand memory over, whether that is done or not. It is recorded.
-	Library *spec.GPULibrary
+	Library *record.GPULibrary
 	// KeeperOnly makes it an error where a process cannot hand its memory over, before anything is done to it.
-	KeeperOnly bool
+	RequireKeeper bool
 	// GoesOn tells that the container is to run on after the checkpoint: what of its memory is copied need not come before.
 	GoesOn bool
 	// Fallback says why a container that asks for the engine keeper goes by the driver this time. It is recorded.
@@ -56,7 +54,7 @@ type Engine struct {
 	last   examination   // that was examined
 	record Record
 
-	keeper   *keeper.Client // nil: none
+	keeper   *device.Keeper // nil: none
 	given    []*given       // the processes that may have handed memory over
 	pieces   int            // that they have handed over
 	outgoing *outgoing
@@ -68,7 +66,7 @@ var _ checkpoint.Devices = (*Engine)(nil)
 // rounds is how often processes are looked for that were started meanwhile.
 const rounds = 4
 
-// Save implements [checkpoint.Devices]. Errors are those of this package and of package driver, those of
+// Save implements [checkpoint.Devices]. Errors are those of this package and of package device, those of
 // /proc, and the context's.
 func (e *Engine) Save(ctx context.Context) (checkpoint.Saved, error) {
 	saved, err := e.save(ctx)
@@ -90,13 +88,13 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 	if err := CheckForce(e.Force); err != nil {
 		return s, err
 	}
-	e.record = Record{GPU: spec.GPU{Engine: spec.DriverEngine, Driver: e.host().driver(), Devices: []spec.GPUDevice{}, Processes: []spec.GPUProcess{}, CDI: e.CDI, Nodes: e.Nodes}, Edits: e.Edits}
+	e.record = Record{GPU: record.GPU{Engine: record.DriverEngine, Driver: e.host().driverFile(), Devices: []record.GPUDevice{}, Processes: []record.GPUProcess{}, CDI: e.CDI, Nodes: e.Nodes}, Edits: e.Edits}
 	if e.Library != nil {
 		l := *e.Library
 		e.record.Library = &l
 	}
 	if e.Library != nil || e.Fallback != "" {
-		e.record.Engine = spec.KeeperEngine
+		e.record.Engine = record.KeeperEngine
 	}
 	for round := 0; ; round++ {
 		fresh, silent, err := e.discover(ctx)
@@ -165,7 +163,7 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		s.Lock += locked.Sub(start)
 		s.Save += time.Since(locked)
 		e.record.add(fresh)
-		e.record.Seconds = spec.GPUSeconds{Lock: s.Lock.Seconds(), Checkpoint: s.Save.Seconds()}
+		e.record.Seconds = record.GPUSeconds{Lock: s.Lock.Seconds(), Checkpoint: s.Save.Seconds()}
 	}
 }
 
@@ -215,7 +213,7 @@ func (e *Engine) sharing(ctx context.Context, locked []cudaProcess) error {
 }
 
 // weigh notes what processes hold on devices.
-func weigh(facts driver.Facts, fresh []cudaProcess) {
+func weigh(facts device.Facts, fresh []cudaProcess) {
 	for i, p := range fresh {
 		for _, u := range facts.Uses {
 			if u.PID == p.PID {
@@ -226,7 +224,7 @@ func weigh(facts driver.Facts, fresh []cudaProcess) {
 }
 
 // examine makes sure that nothing stands in the way.
-func (e *Engine) examine(ctx context.Context, facts driver.Facts, fresh []cudaProcess) error {
+func (e *Engine) examine(ctx context.Context, facts device.Facts, fresh []cudaProcess) error {
 	s := examination{facts: facts, devices: e.visible(facts), processes: slices.Concat(e.held, fresh), host: e.host()}
 	findings, forced, err := preflight(s, Rules(), e.Force)
 	if err != nil {

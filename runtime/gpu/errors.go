@@ -8,9 +8,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // deadlineError returns the error that processes had not finished their work on GPUs in time. DeadlineExceeded would mean that the caller has no more time.
@@ -35,8 +35,8 @@ func fallbackError(p Process, reason string) error {
 }
 
 // callError returns the error that a call of the driver failed for a process.
-func callError(p cudaProcess, o driver.Outcome) error {
-	return fmt.Errorf("%s: %w", p.Process, &driver.CallError{Call: o.Call, Code: o.Code, Name: o.Name})
+func callError(p cudaProcess, o device.Outcome) error {
+	return fmt.Errorf("%s: %w", p.Process, &device.CallError{Call: o.Call, Code: o.Code, Name: o.Name})
 }
 
 // givenError returns the error that a process's memory is elsewhere, and it is not known where: the shim that had it has died.
@@ -59,9 +59,9 @@ func unsupportedError(p Process, version string) error {
 }
 
 // stateError returns the error that something else has locked or checkpointed a process, or the driver has given it up.
-func stateError(p Process, state driver.State) error {
+func stateError(p Process, state device.ProcessState) error {
 	hint := fmt.Sprintf("undo what has been done to it by others: cuda-checkpoint --toggle --pid %d", p.PID)
-	if state == driver.Failed {
+	if state == device.StateFailed {
 		hint = "the driver cannot use the process any more: start it again"
 	}
 	return failure.New(errdefs.ErrFailedPrecondition, hint, "save its GPUs: the driver has %s in state %q already", p, state)
@@ -95,7 +95,7 @@ func restlessError(names []string) error {
 
 // MisfitError says why a snapshot's GPUs cannot be had here; nothing was started. Its kind is FailedPrecondition.
 type MisfitError struct {
-	Rule    string // as in package image/fit
+	Rule    string // as in package runtime/host
 	Problem string
 	advice  string
 }
@@ -112,7 +112,7 @@ func (e *MisfitError) ByRule() string { return e.Rule }
 func (e *MisfitError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // noProcessError returns the error that processes which had something on GPUs are not there to get it back.
-func noProcessError(all []spec.GPUProcess) error {
+func noProcessError(all []record.GPUProcess) error {
 	names := make([]string, len(all))
 	for i, p := range all {
 		names[i] = fmt.Sprintf("process %d of the container (%s)", p.PID, p.Command)
@@ -121,7 +121,7 @@ func noProcessError(all []spec.GPUProcess) error {
 }
 
 // label names devices for people: by number where they are known, else by UUID.
-func label(devices []driver.Device, uuids []string) string {
+func label(devices []device.Device, uuids []string) string {
 	names := slices.Clone(uuids)
 	for i, uuid := range uuids {
 		for _, d := range devices {

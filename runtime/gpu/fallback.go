@@ -6,7 +6,7 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 // hasEnded reports whether a process that is asked for something, and has let go of nothing, came to its end by itself. It is of no concern then.
@@ -16,17 +16,17 @@ func (e *Engine) hasEnded(ctx context.Context, g *given) bool {
 
 // leave leaves a process to the driver, and records why.
 func (e *Engine) leave(ctx context.Context, p *cudaProcess, why string) error {
-	if e.KeeperOnly {
+	if e.RequireKeeper {
 		return fallbackError(p.Process, why)
 	}
 	log.G(ctx).WithField("pid", p.PID).WithField("reason", why).Info("a process goes by the driver")
-	p.able, p.fallback = false, why[:min(len(why), spec.MaxFallback)]
+	p.able, p.fallback = false, why[:min(len(why), record.MaxFallback)]
 	return nil
 }
 
 // leaveAll leaves those to the driver that have handed over nothing yet, where there is no keeper to take it: it could not start.
 func (e *Engine) leaveAll(ctx context.Context, fresh []cudaProcess, cause error) error {
-	if e.KeeperOnly || e.pieces > 0 || context.Cause(ctx) != nil {
+	if e.RequireKeeper || e.pieces > 0 || context.Cause(ctx) != nil {
 		return cause
 	}
 	e.stop()

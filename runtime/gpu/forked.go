@@ -6,10 +6,10 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
-// disown has processes without a context, forked from those that are stopped and locked, give up the device files that they have inherited: see [driver.Client.Disown]. Children of such children may be born meanwhile,
+// disown has processes without a context, forked from those that are stopped and locked, give up the device files that they have inherited: see [device.Helper.Disown]. Children of such children may be born meanwhile,
 // so it looks until nothing more is found.
 func (e *Engine) disown(ctx context.Context, stopped []cudaProcess) error {
 	for range rounds {
@@ -21,12 +21,12 @@ func (e *Engine) disown(ctx context.Context, stopped []cudaProcess) error {
 		if err != nil || len(others) == 0 {
 			return err
 		}
-		states, err := ask(ctx, &e.line, askTime, func(k *driver.Client) (map[int]driver.State, error) { return k.States(ctx, others) })
+		states, err := ask(ctx, &e.line, askTime, func(k *device.Helper) (map[int]device.ProcessState, error) { return k.States(ctx, others) })
 		if err != nil {
 			return err
 		}
-		others = slices.DeleteFunc(others, func(pid int) bool { return states[pid] != driver.None }) // one may have begun to use CUDA by itself
-		changed, err := ask(ctx, &e.line, askTime, func(k *driver.Client) (int, error) { return k.Disown(ctx, pidsOf(stopped), others) })
+		others = slices.DeleteFunc(others, func(pid int) bool { return states[pid] != device.StateNone }) // one may have begun to use CUDA by itself
+		changed, err := ask(ctx, &e.line, askTime, func(k *device.Helper) (int, error) { return k.Disown(ctx, pidsOf(stopped), others) })
 		if err != nil || changed == 0 {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
@@ -17,7 +17,7 @@ import (
 // introduce wakes the libraries of processes and tells which of these can hand their memory over. The others go by the driver, and why
 // is recorded. Where nothing is to be handed over, it makes sure that no process has memory of another process still. It gives those that have not ended meanwhile.
 func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
-	if e.Peer == nil && e.KeeperOnly {
+	if e.Peer == nil && e.RequireKeeper {
 		return nil, fallbackError(fresh[0].Process, cmp.Or(e.Fallback, "the container was not made for the engine keeper"))
 	}
 	var devices []string
@@ -127,7 +127,7 @@ func (e *Engine) awaitKeeper(ctx context.Context, fresh []cudaProcess) ([]cudaPr
 	if err == nil {
 		expected := 0
 		for _, g := range ready {
-			expected += min(g.expected, spec.MaxPieces)
+			expected += min(g.expected, record.MaxPieces)
 		}
 		channel.Expect(expected)
 		return fresh, nil
@@ -180,7 +180,7 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 // takeAll gets descriptors of what all can hand over, and gives those that have not ended meanwhile.
 func (e *Engine) takeAll(ctx context.Context, all []*given) ([]*given, error) {
 	for _, g := range all {
-		err := g.take(spec.MaxPieces - e.pieces)
+		err := g.take(record.MaxPieces - e.pieces)
 		if err != nil && e.hasEnded(ctx, g) {
 			g.hangUp()
 			continue

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -98,7 +98,7 @@ func (g *given) attach(ctx context.Context, f *filler) error {
 	}
 	if hello.State == library.Given {
 		if err := g.library.Attach(timed, g.pieces, g.files); err != nil {
-			var call *driver.CallError
+			var call *device.CallError
 			if errors.As(err, &call) && call.Code == invalidDevice {
 				if err := g.remake(ctx, f); err != nil {
 					return failed(err)
@@ -131,7 +131,7 @@ func (g *given) attach(ctx context.Context, f *filler) error {
 		_, err = g.library.Own(timed)
 	}
 	g.settled = err == nil && left == 0
-	var call *driver.CallError
+	var call *device.CallError
 	if errors.As(err, &call) {
 		return &checkpoint.LossError{Err: failed(err)} // what there was no room for is no error
 	}
@@ -143,8 +143,8 @@ func (g *given) attach(ctx context.Context, f *filler) error {
 
 // noRoom reports whether a device had no room for what a process, or a keeper, was to make there.
 func noRoom(err error) bool {
-	var call *driver.CallError
-	return errors.As(err, &call) && call.Code == driver.OutOfMemory
+	var call *device.CallError
+	return errors.As(err, &call) && call.Code == device.OutOfMemory
 }
 
 // mayGoOn is called when a library has not said how it comes by its memory: its gate may open at any time.

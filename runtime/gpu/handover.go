@@ -5,8 +5,8 @@ import (
 	"errors"
 	"os"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -15,8 +15,8 @@ import (
 const EngineAnnotation = "io.cryo.gpu.engine"
 
 // openKeeper starts a keeper and tells it its devices, by their UUIDs.
-func openKeeper(ctx context.Context, devices []string) (*keeper.Client, error) {
-	k, err := keeper.Start(ctx, keeper.Options{})
+func openKeeper(ctx context.Context, devices []string) (*device.Keeper, error) {
+	k, err := device.StartKeeper(ctx, device.KeeperOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +31,7 @@ type given struct {
 	cudaProcess
 	library  *library.Process // nil: hung up
 	expected int              // pieces, when it was introduced
-	pieces   []spec.GPUPiece
+	pieces   []record.GPUPiece
 	files    []*os.File // of the pieces
 	released bool       // the process may have no memory any more
 	recorded bool       // it was locked after that

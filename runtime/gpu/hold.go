@@ -4,13 +4,13 @@ import (
 	"context"
 	"os"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 // beginHold has the keeper take what processes have given, while they let go of it and the driver saves the rest: their files are all it takes. [Engine.endHold]
 // tells what came of it.
 func (e *Engine) beginHold(ctx context.Context, all []*given) {
-	var pieces []spec.GPUPiece
+	var pieces []record.GPUPiece
 	var files []*os.File // a list of its own: a keeper that hangs may be at it when others take their place
 	for _, g := range all {
 		pieces, files = append(pieces, g.pieces...), append(files, g.files...)

@@ -10,15 +10,13 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // Source brings device memory out of a snapshot.
 type Source interface {
-	// Peer is the connection to it, which package ring speaks on. It is closed by Close.
+	// Peer is the connection to it, which package device speaks on. It is closed by Close.
 	Peer() *os.File
 	// Wait waits until it has ended, and says why it has brought nothing, or not all.
 	Wait() error
@@ -28,9 +26,9 @@ type Source interface {
 
 // importTask is memory on its way to devices, for processes that are restored meanwhile, or that is there already.
 type importTask struct {
-	keeper *keeper.Client   // nil: it is kept
-	kept   *prewarmed.Lease // nil: it is not
-	files  []*os.File       // of all pieces, in the order of the record
+	keeper *device.Keeper  // nil: it is kept
+	kept   *PrewarmedLease // nil: it is not
+	files  []*os.File      // of all pieces, in the order of the record
 
 	source Source // nil: it is kept
 
@@ -38,9 +36,9 @@ type importTask struct {
 }
 
 // Pieces are all that a snapshot's processes had handed over, with the devices that take the places of those it was on; nil where there are too few of these.
-func Pieces(g *spec.GPU, places []driver.Device) (pieces []spec.GPUPiece) {
+func Pieces(g *record.GPU, places []device.Device) (pieces []record.GPUPiece) {
 	for _, p := range g.Pieces() {
-		i := slices.IndexFunc(g.Devices, func(d spec.GPUDevice) bool { return d.UUID == p.Device })
+		i := slices.IndexFunc(g.Devices, func(d record.GPUDevice) bool { return d.UUID == p.Device })
 		if i < 0 || i >= len(places) {
 			return nil
 		}
@@ -71,7 +69,7 @@ func (r *Restore) launch(ctx context.Context) (*importTask, error) {
 	if len(r.Record.Pieces()) == 0 {
 		return nil, nil
 	}
-	h, err := keeper.Start(ctx, keeper.Options{})
+	h, err := device.StartKeeper(ctx, device.KeeperOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +88,7 @@ func (r *Restore) take(ctx context.Context, c *importTask) error {
 	}
 	pieces := Pieces(&r.Record.GPU, r.places)
 	defer context.AfterFunc(ctx, func() { _ = c.keeper.Kill() })() // it may have ended
-	if err := c.keeper.Open(keeper.DevicesOf(pieces)); err != nil {
+	if err := c.keeper.Open(device.DevicesOf(pieces)); err != nil {
 		return err
 	}
 	var err error
@@ -112,7 +110,7 @@ func (c *importTask) receive() error {
 	switch {
 	case err == nil:
 		go c.keeper.LetGo(context.Background()) // where it fails, its end does so
-	case !keepers(err):
+	case !isKeeperError(err):
 		if cause := c.source.Wait(); cause != nil {
 			return cause
 		}
@@ -120,11 +118,11 @@ func (c *importTask) receive() error {
 	return err
 }
 
-// keepers reports whether an error is the keeper's own; else the process that brings memory knows why it has hung up.
-func keepers(err error) bool {
+// isKeeperError reports whether an error is the keeper's own; else the process that brings memory knows why it has hung up.
+func isKeeperError(err error) bool {
 	var (
-		call *driver.CallError
-		died *driver.DiedError
+		call *device.CallError
+		died *device.DiedError
 	)
 	return errors.As(err, &call) || errors.As(err, &died)
 }

@@ -5,17 +5,15 @@ import (
 	"slices"
 
 	"github.com/containerd/log"
-
-	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 )
 
 // borrow takes memory that was loaded for this snapshot, on the devices that it would be loaded to; nil: there is none. Whatever is wrong with
 // it, it is loaded anew. What the driver said then of its devices holds, but for what is free.
-func (r *Restore) borrow(ctx context.Context) *prewarmed.Lease {
+func (r *Restore) borrow(ctx context.Context) *PrewarmedLease {
 	if r.Kept == nil {
 		return nil
 	}
-	kept, err := r.Kept(func(i prewarmed.Info) bool {
+	kept, err := r.Kept(func(i Prewarmed) bool {
 		places, err := r.Record.places(r.visible(i.Facts), r.Map)
 		return err == nil && len(i.Pieces) > 0 && slices.Equal(Pieces(&r.Record.GPU, places), i.Pieces)
 	})

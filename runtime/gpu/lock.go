@@ -7,7 +7,7 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // attempts are how long to wait for several processes before those that stand are let go on and it is tried again: kernels that
@@ -54,7 +54,7 @@ func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) (locked []cudaPr
 
 // tryLock locks the processes, and tells those that are locked and those that were still at work.
 func (e *Engine) tryLock(ctx context.Context, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []string, err error) {
-	outcomes, err := ask(ctx, &e.line, wait+askTime, func(k *driver.Client) ([]driver.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
+	outcomes, err := ask(ctx, &e.line, wait+askTime, func(k *device.Helper) ([]device.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -64,7 +64,7 @@ func (e *Engine) tryLock(ctx context.Context, fresh []cudaProcess, wait time.Dur
 		case o.Code == 0:
 			locked = append(locked, p)
 		case !e.host().alive(p.PID): // of its own accord
-		case o.Code == driver.NotReady:
+		case o.Code == device.NotReady:
 			late = append(late, e.working(p))
 		default:
 			return nil, nil, callError(p, o)
@@ -78,7 +78,7 @@ func (e *Engine) letGo(ctx context.Context, locked []cudaProcess) error {
 	if len(locked) == 0 {
 		return nil
 	}
-	outcomes, err := ask(ctx, &e.line, askTime, func(k *driver.Client) ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
+	outcomes, err := ask(ctx, &e.line, askTime, func(k *device.Helper) ([]device.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
 	if err != nil {
 		return err
 	}
@@ -116,18 +116,18 @@ func (e *Engine) uninterrupt(ctx context.Context, all []cudaProcess) {
 	}
 }
 
-// stop has processes run no code of their programs until they are unlocked, see [driver.Client.Stop].
+// stop has processes run no code of their programs until they are unlocked, see [device.Helper.Stop].
 func stop(ctx context.Context, l *line, all []cudaProcess) error {
 	if len(all) == 0 {
 		return nil
 	}
-	_, err := ask(ctx, l, askTime, func(k *driver.Client) (none struct{}, err error) { return none, k.Stop(ctx, pidsOf(all)) })
+	_, err := ask(ctx, l, askTime, func(k *device.Helper) (none struct{}, err error) { return none, k.Stop(ctx, pidsOf(all)) })
 	return err
 }
 
 // yield lets all go on that were stopped.
 func yield(ctx context.Context, l *line) error {
-	_, err := ask(ctx, l, askTime, func(k *driver.Client) (none struct{}, err error) { return none, k.Yield(ctx) })
+	_, err := ask(ctx, l, askTime, func(k *device.Helper) (none struct{}, err error) { return none, k.Yield(ctx) })
 	return err
 }
 
@@ -139,7 +139,7 @@ func (e *Engine) checkpoint(ctx context.Context, locked []cudaProcess) error {
 	if err := e.disown(ctx, locked); err != nil {
 		return err
 	}
-	outcomes, err := ask(ctx, &e.line, moveTime(memoryOf(locked)), func(k *driver.Client) ([]driver.Outcome, error) { return k.Checkpoint(ctx, pidsOf(locked)) })
+	outcomes, err := ask(ctx, &e.line, moveTime(memoryOf(locked)), func(k *device.Helper) ([]device.Outcome, error) { return k.Checkpoint(ctx, pidsOf(locked)) })
 	if err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (e *Engine) checkpoint(ctx context.Context, locked []cudaProcess) error {
 		case o.Code == 0:
 		case !e.host().alive(p.PID):
 			return endedError(p.Process)
-		case o.Code == driver.NotSupported:
+		case o.Code == device.NotSupported:
 			return unsupportedError(p.Process, e.record.Driver)
 		default:
 			return callError(p, o)

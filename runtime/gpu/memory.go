@@ -11,7 +11,7 @@ import (
 
 	"github.com/containerd/cgroups/v3"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 	"github.com/cryo-project/cryo/runtime/host"
 )
 
@@ -76,7 +76,7 @@ func (s examination) need() (need int64) {
 }
 
 // used is what processes are known to hold on a device, bytes.
-func used(uses []driver.Use, uuid string) (all int64) {
+func used(uses []device.DeviceUse, uuid string) (all int64) {
 	for _, u := range uses {
 		if u.UUID == uuid {
 			all += u.Memory

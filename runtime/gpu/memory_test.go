@@ -3,7 +3,7 @@ package gpu
 import (
 	"testing"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 func TestRoom(t *testing.T) {
@@ -51,11 +51,11 @@ func TestRoom(t *testing.T) {
 // TestNeed: where the driver does not say what a process holds, all that nobody else holds counts.
 func TestNeed(t *testing.T) {
 	s := examination{
-		facts: driver.Facts{
-			Devices: []driver.Device{{UUID: uuidA, Memory: 100, Free: 30}},
-			Uses:    []driver.Use{{PID: 1, UUID: uuidA, Memory: 20}, {PID: 2, UUID: uuidA}},
+		facts: device.Facts{
+			Devices: []device.Device{{UUID: uuidA, Memory: 100, Free: 30}},
+			Uses:    []device.DeviceUse{{PID: 1, UUID: uuidA, Memory: 20}, {PID: 2, UUID: uuidA}},
 		},
-		processes: []cudaProcess{{uses: []driver.Use{{PID: 2, UUID: uuidA}}}},
+		processes: []cudaProcess{{uses: []device.DeviceUse{{PID: 2, UUID: uuidA}}}},
 	}
 	if got := s.need(); got != 50 {
 		t.Errorf("got %d", got)

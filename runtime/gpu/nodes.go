@@ -14,7 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 // HostNode returns a device node of this host as a specification describes it. It follows no links.
@@ -35,7 +35,7 @@ var unit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/d
 // MakeNodes makes the device nodes of a restored container those of this host: CRIU makes them with the numbers they had.
 // root is the container's root directory as a process of it sees it, /proc/PID/root. Nodes of single GPUs that were there and are not
 // any more are removed. The container is not trusted: nothing is followed out of its /dev.
-func MakeNodes(root string, nodes []specs.LinuxDevice, were []spec.GPUNode) error {
+func MakeNodes(root string, nodes []specs.LinuxDevice, were []record.GPUNode) error {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open the container's root: %w", err)

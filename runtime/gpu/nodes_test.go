@@ -9,7 +9,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 func mknod(t *testing.T, path string, major, minor uint32) {
@@ -45,7 +45,7 @@ func TestMakeNodes(t *testing.T) {
 		{Path: "/dev/nvidia-caps/nvidia-cap1", Type: "c", Major: 234, Minor: 1},
 	}
 	for range 2 { // the second time there is nothing to do
-		if err := MakeNodes(root, nodes, []spec.GPUNode{{Path: "/dev/nvidia0"}, {Path: "/dev/nvidiactl"}, {Path: "/etc/passwd"}}); err != nil {
+		if err := MakeNodes(root, nodes, []record.GPUNode{{Path: "/dev/nvidia0"}, {Path: "/dev/nvidiactl"}, {Path: "/etc/passwd"}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/restorable"
+	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // openRule is looked at when all that uses CUDA has been saved.
@@ -29,7 +29,7 @@ func opening(s examination) (found []Finding, err error) {
 // reports whether there are any. It refuses processes that would not open them again.
 func (e *Engine) closeNVML(ctx context.Context) (still bool, err error) {
 	for round := 0; ; round++ {
-		pids, err := e.opening(restorable.Tree(e.First))
+		pids, err := e.opening(criu.ProcessTree(e.First))
 		if err != nil || len(pids) == 0 {
 			return still, err
 		}
@@ -39,7 +39,7 @@ func (e *Engine) closeNVML(ctx context.Context) (still bool, err error) {
 		if err := e.mayClose(ctx, pids); err != nil {
 			return still, err
 		}
-		changed, err := ask(ctx, &e.line, askTime, func(k *driver.Client) (int, error) { return k.GiveUp(ctx, pids) })
+		changed, err := ask(ctx, &e.line, askTime, func(k *device.Helper) (int, error) { return k.GiveUp(ctx, pids) })
 		if err != nil {
 			return still, err
 		}
@@ -62,7 +62,7 @@ func (e *Engine) describe(pids []int) (names []string) {
 func (e *Engine) mayClose(ctx context.Context, pids []int) error {
 	var others []int
 	for _, pid := range pids {
-		renews, err := driver.RenewsNVML(pid)
+		renews, err := device.RenewsNVML(pid)
 		if err != nil {
 			return err
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // outgoing is memory on its way from a keeper to the process that wants it.
@@ -100,14 +100,14 @@ func (e *Engine) breakOff() {
 
 // sent waits until all that processes gave has been sent, or cannot be, and ends the keeper. One that has found no room for a copy, whatever was
 // free before, goes on with that memory itself; until then it waits at its gate.
-func (o *outgoing) sent(h *keeper.Client) {
+func (o *outgoing) sent(h *device.Keeper) {
 	o.want()
 	<-o.done // bounded by the keeper's client, as long as nothing moves
 	_ = h.Close()
 }
 
 // doubt gives up what a process may have written to meanwhile.
-func (o *outgoing) doubt(h *keeper.Client) {
+func (o *outgoing) doubt(h *device.Keeper) {
 	o.giveUp()
 	_ = h.Kill() // it may have ended
 }

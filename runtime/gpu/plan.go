@@ -7,9 +7,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // MapAnnotation of a container that is restored says which GPU takes the place of which: "OLD=NEW,…". Each is a UUID, or a number from 0: OLD among the
@@ -34,7 +34,7 @@ func ParseMap(text string) (all Map, err error) {
 			if n, err := strconv.Atoi(id); err == nil && n >= 0 && strconv.Itoa(n) == id {
 				continue
 			}
-			if _, err := driver.ParseUUID(id); err != nil {
+			if _, err := device.ParseUUID(id); err != nil {
 				return nil, failure.New(errdefs.ErrInvalidArgument, "write OLD=NEW,OLD=NEW, each the number of a GPU from 0 or its UUID", "read annotation %s=%q: %q is neither", MapAnnotation, text, id)
 			}
 		}
@@ -43,16 +43,16 @@ func ParseMap(text string) (all Map, err error) {
 	return all, nil
 }
 
-// Place returns for each GPU of a snapshot the one of a container that takes its place, as [spec.Place] does. What is said of a UUID that the snapshot does not have
+// Place returns for each GPU of a snapshot the one of a container that takes its place, as [record.PlaceGPUs] does. What is said of a UUID that the snapshot does not have
 // is of an earlier restore and counts for nothing. The error is a [*MisfitError].
-func (m Map) Place(old []spec.GPUDevice, container []driver.Device) ([]driver.Device, error) {
-	wrong := func(format string, args ...any) ([]driver.Device, error) {
+func (m Map) Place(old []record.GPUDevice, container []device.Device) ([]device.Device, error) {
+	wrong := func(format string, args ...any) ([]device.Device, error) {
 		return nil, &MisfitError{"gpu-missing", fmt.Sprintf(format, args...), "name GPUs the container gets, each once"}
 	}
 	wanted := map[string]string{}
 	for _, moved := range m {
-		from := identify(moved.Old, old, func(d spec.GPUDevice) string { return d.UUID })
-		to := identify(moved.New, container, func(d driver.Device) string { return d.UUID })
+		from := identify(moved.Old, old, func(d record.GPUDevice) string { return d.UUID })
+		to := identify(moved.New, container, func(d device.Device) string { return d.UUID })
 		switch {
 		case from == "":
 			return wrong("the snapshot has no GPU %s, but %d", moved.Old, len(old))
@@ -63,7 +63,7 @@ func (m Map) Place(old []spec.GPUDevice, container []driver.Device) ([]driver.De
 		}
 		wanted[from] = to
 	}
-	places, err := spec.Place(old, container, func(d driver.Device) string { return d.UUID }, wanted)
+	places, err := record.PlaceGPUs(old, container, func(d device.Device) string { return d.UUID }, wanted)
 	if err != nil {
 		return wrong("%v", err)
 	}
@@ -83,7 +83,7 @@ func identify[D any](id string, all []D, uuid func(D) string) string {
 }
 
 // places finds for each device of the record the one that takes its place among those the container now can see.
-func (r Record) places(visible []driver.Device, wanted Map) ([]driver.Device, error) {
+func (r Record) places(visible []device.Device, wanted Map) ([]device.Device, error) {
 	if len(visible) < len(r.Devices) {
 		return nil, &MisfitError{"gpu-count", fmt.Sprintf("the snapshot has %d GPUs, and the container would get %d", len(r.Devices), len(visible)), "give it as many GPUs"}
 	}
@@ -95,8 +95,8 @@ func (r Record) places(visible []driver.Device, wanted Map) ([]driver.Device, er
 }
 
 // fits returns a [*MisfitError] unless what the record says can be loaded onto these devices.
-func (r Record) fits(facts driver.Facts, places []driver.Device) error {
-	var have []spec.HostGPU
+func (r Record) fits(facts device.Facts, places []device.Device) error {
+	var have []record.HostGPU
 	for _, d := range places {
 		have = append(have, d.Spec())
 	}
@@ -107,11 +107,11 @@ func (r Record) fits(facts driver.Facts, places []driver.Device) error {
 }
 
 // pairs are what the driver is told: each device of the record once, or nothing where all stay.
-func (r Record) pairs(places []driver.Device) []driver.Pair {
-	var pairs []driver.Pair
+func (r Record) pairs(places []device.Device) []device.DevicePair {
+	var pairs []device.DevicePair
 	moved := false
 	for i, d := range r.Devices {
-		pairs = append(pairs, driver.Pair{Old: d.UUID, New: places[i].UUID})
+		pairs = append(pairs, device.DevicePair{Old: d.UUID, New: places[i].UUID})
 		moved = moved || d.UUID != places[i].UUID
 	}
 	if !moved {

@@ -7,9 +7,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // Rule is one case that the driver takes down and cannot bring back up, or that ends badly on the way.
@@ -21,8 +21,8 @@ type Rule struct {
 
 // examination is a container whose devices are to be saved.
 type examination struct {
-	facts     driver.Facts
-	devices   []driver.Device // those it can see
+	facts     device.Facts
+	devices   []device.Device // those it can see
 	processes []cudaProcess
 	host      proc
 	opening   []string // processes that would not open the driver's device files again
@@ -31,12 +31,12 @@ type examination struct {
 // cudaProcess is a process that the driver knows.
 type cudaProcess struct {
 	Process
-	uses []driver.Use
+	uses []device.DeviceUse
 	// Of the engine keeper:
-	able     bool            // it will hand memory over
-	given    int64           // bytes that it has handed over
-	pieces   []spec.GPUPiece // these
-	fallback string          // why it does not
+	able     bool              // it will hand memory over
+	given    int64             // bytes that it has handed over
+	pieces   []record.GPUPiece // these
+	fallback string            // why it does not
 }
 
 // idle reports whether it has no context on any device.

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // Process is one process of the container as /proc shows it.
@@ -100,7 +100,7 @@ func (p proc) touches(pid int) (bool, error) {
 }
 
 // ofNodes reports whether a path is that of a device node of the driver.
-func ofNodes(path string) bool { return strings.HasPrefix(path, driver.Nodes) }
+func ofNodes(path string) bool { return strings.HasPrefix(path, device.DeviceNodes) }
 
 // mapsOrOpened reports whether a process has mapped a file whose path is one of those wanted, or has opened a device node of the driver.
 func (p proc) mapsOrOpened(pid int, wanted func(path string) bool) (bool, error) {
@@ -108,7 +108,7 @@ func (p proc) mapsOrOpened(pid int, wanted func(path string) bool) (bool, error)
 	if err != nil || found {
 		return found, err
 	}
-	return p.opened(pid, driver.Nodes)
+	return p.opened(pid, device.DeviceNodes)
 }
 
 // opened reports whether a process has a descriptor of a file whose path begins so.

@@ -11,9 +11,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // RecordName is the file that lies beside CRIU's images, so that it travels with them through any client's tar.
@@ -25,8 +24,8 @@ const maxRecord = 16 << 20
 // Record is what a restore must know of the GPUs a container had. It may be another's word: nothing in it gives a
 // container anything.
 type Record struct {
-	spec.GPU
-	Edits *cdi.Edits `json:"edits,omitempty"` // what its CDI devices had put into its specification
+	record.GPU
+	Edits *CDIEdits `json:"edits,omitempty"` // what its CDI devices had put into its specification
 }
 
 // WriteFile writes the record into the directory of the images.
@@ -70,16 +69,16 @@ func ReadRecord(dir string) (*Record, error) {
 
 // check returns an error that says what cannot be so.
 func (r Record) check() error {
-	if r.Engine != spec.DriverEngine && r.Engine != spec.KeeperEngine {
+	if r.Engine != record.DriverEngine && r.Engine != record.KeeperEngine {
 		return fmt.Errorf("it is by the engine %.20q, which this version does not know", r.Engine)
 	}
 	for _, d := range r.Devices {
-		if _, err := driver.ParseUUID(d.UUID); err != nil {
+		if _, err := device.ParseUUID(d.UUID); err != nil {
 			return err
 		}
 	}
 	if err := r.Check(); err != nil {
 		return err
 	}
-	return cdi.Validate(r.CDI)
+	return ValidateDevices(r.CDI)
 }

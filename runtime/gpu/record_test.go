@@ -10,7 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 func TestReadRecord(t *testing.T) {
@@ -42,7 +42,7 @@ func TestReadRecord(t *testing.T) {
 		{"between pages", keeperRecord(itsLibrary, piece(4096, 2<<20)), false},
 		{"beyond all memory", keeperRecord(itsLibrary, piece(1<<57, 64<<10)), false},
 		{"a piece on another's GPU", keeperRecord(itsLibrary, strings.ReplaceAll(piece(2<<20, 2<<20), uuidA, uuidB)), false},
-		{"too many pieces", keeperRecord(itsLibrary, pieces(spec.MaxPieces+1)), false},
+		{"too many pieces", keeperRecord(itsLibrary, pieces(record.MaxPieces+1)), false},
 		{"pieces without library", keeperRecord(`"later":true`, piece(2<<20, 2<<20)), false},
 		{"pieces of the driver", strings.Replace(keeperRecord(itsLibrary, piece(2<<20, 2<<20)), "keeper", "driver", 1), false},
 		{"a library without digest", `{"engine":"keeper","library":{"version":"1","digest":"sha256:0"}}`, false},

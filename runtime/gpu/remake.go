@@ -9,8 +9,8 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // invalidDevice is CUDA_ERROR_INVALID_DEVICE of cuda.h: a process's driver takes memory that comes by a descriptor for that of another GPU, or of none. It goes by
@@ -33,8 +33,8 @@ func (g *given) remake(ctx context.Context, f *filler) error {
 // filler has memory that processes make filled by a keeper, from device to device.
 type filler struct {
 	mu      sync.Mutex     // held for a piece: there may be room for no more than one
-	keeper  *keeper.Client // nil: none is there yet; guarded by mu
-	started *keeper.Client // it, where it was started here; guarded by mu
+	keeper  *device.Keeper // nil: none is there yet; guarded by mu
+	started *device.Keeper // it, where it was started here; guarded by mu
 }
 
 // fill has a process make a piece, and fills it. The file of what it was filled from is closed, so that its room is free for the next, and that of the piece takes
@@ -59,7 +59,7 @@ func (f *filler) fill(ctx context.Context, g *given, n int) error {
 }
 
 // copy copies a piece. What one keeper cannot do another may. mu is held.
-func (f *filler) copy(ctx context.Context, p spec.GPUPiece, from, to *os.File) (err error) {
+func (f *filler) copy(ctx context.Context, p record.GPUPiece, from, to *os.File) (err error) {
 	for range 2 {
 		if f.keeper == nil {
 			if f.started, err = openKeeper(ctx, []string{p.Device}); err != nil {
@@ -113,12 +113,12 @@ func (e *Engine) leaveCrowded(ctx context.Context, all []*given, fresh []cudaPro
 }
 
 // largest is the largest piece on each device.
-func (g *given) largest() (pieces []spec.GPUPiece) {
+func (g *given) largest() (pieces []record.GPUPiece) {
 	for _, p := range g.pieces {
-		i := slices.IndexFunc(pieces, func(l spec.GPUPiece) bool { return l.Device == p.Device })
+		i := slices.IndexFunc(pieces, func(l record.GPUPiece) bool { return l.Device == p.Device })
 		if i < 0 {
 			i = len(pieces)
-			pieces = append(pieces, spec.GPUPiece{Device: p.Device})
+			pieces = append(pieces, record.GPUPiece{Device: p.Device})
 		}
 		pieces[i].Size = max(pieces[i].Size, p.Size)
 	}

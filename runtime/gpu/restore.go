@@ -9,11 +9,10 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/record"
 	"github.com/cryo-project/cryo/runtime/channel"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // Restore loads what a snapshot has of GPUs after CRIU has restored the processes.
@@ -25,7 +24,7 @@ type Restore struct {
 	// Bring starts to bring what processes had handed over, the pieces of the record in its order, and waits for nothing. It may be nil where the record has no pieces.
 	Bring func() (Source, error)
 	// Kept borrows what was loaded for this snapshot before, the first that fits; nil: there is none. It may be nil itself.
-	Kept func(fits func(prewarmed.Info) bool) (*prewarmed.Lease, error)
+	Kept func(fits func(Prewarmed) bool) (*PrewarmedLease, error)
 
 	// Thaw lets the processes run, which stand frozen since CRIU has restored them: they must not run code of their programs before the driver has brought back what they had. nil: they run.
 	Thaw func(ctx context.Context) error
@@ -34,8 +33,8 @@ type Restore struct {
 	end   func() // breaks it off
 
 	line   line
-	places []driver.Device // of the record's devices
-	pairs  []driver.Pair
+	places []device.Device // of the record's devices
+	pairs  []device.DevicePair
 	coming *importTask
 }
 
@@ -93,7 +92,7 @@ func (r *Restore) Loading(ctx context.Context) (context.Context, context.CancelF
 
 // check starts a helper, and makes sure that this host can take what the snapshot holds, of which so many bytes are loaded already, by device.
 func (r *Restore) check(ctx context.Context, loaded map[string]int64) error {
-	facts, err := ask(ctx, &r.line, askTime, func(k *driver.Client) (driver.Facts, error) { return k.Facts(ctx) })
+	facts, err := ask(ctx, &r.line, askTime, func(k *device.Helper) (device.Facts, error) { return k.Facts(ctx) })
 	if err != nil {
 		return err
 	}
@@ -101,7 +100,7 @@ func (r *Restore) check(ctx context.Context, loaded map[string]int64) error {
 }
 
 // plan finds the devices that take the places of the record's, and returns a [*MisfitError] where they cannot.
-func (r *Restore) plan(facts driver.Facts, loaded map[string]int64) (err error) {
+func (r *Restore) plan(facts device.Facts, loaded map[string]int64) (err error) {
 	if r.places, err = r.Record.places(r.visible(facts), r.Map); err != nil {
 		return err
 	}
@@ -157,7 +156,7 @@ func (r *Restore) Load(ctx context.Context) (time.Duration, error) {
 func (r *Restore) Loaded(took time.Duration) Loaded {
 	l := Loaded{Seconds: took.Seconds(), Prewarmed: r.coming != nil && r.coming.kept != nil}
 	for i, d := range r.places {
-		l.GPUs = append(l.GPUs, driver.Pair{Old: r.Record.Devices[i].UUID, New: d.UUID})
+		l.GPUs = append(l.GPUs, device.DevicePair{Old: r.Record.Devices[i].UUID, New: d.UUID})
 	}
 	return l
 }
@@ -177,11 +176,11 @@ func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 		if err != nil {
 			return nil, err
 		}
-		i := slices.IndexFunc(missing, func(s spec.GPUProcess) bool { return s.PID == p.Inner })
+		i := slices.IndexFunc(missing, func(s record.GPUProcess) bool { return s.PID == p.Inner })
 		if i < 0 {
 			continue
 		}
-		found = append(found, cudaProcess{Process: p, uses: []driver.Use{{PID: pid, Memory: missing[i].Memory}}, pieces: missing[i].Pieces})
+		found = append(found, cudaProcess{Process: p, uses: []device.DeviceUse{{PID: pid, Memory: missing[i].Memory}}, pieces: missing[i].Pieces})
 		missing = slices.Delete(missing, i, i+1)
 	}
 	if len(found) == 0 {

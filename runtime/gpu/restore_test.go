@@ -8,15 +8,15 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // saved is a record of what [newWorld] has for these processes.
 func saved(pids ...int) Record {
-	r := Record{GPU: spec.GPU{Engine: "driver", Driver: "580.95.05", Devices: []spec.GPUDevice{{UUID: uuidA, Name: "H200", Architecture: "9.0", Memory: 140 << 30, Used: int64(len(pids)) << 30}}}}
+	r := Record{GPU: record.GPU{Engine: "driver", Driver: "580.95.05", Devices: []record.GPUDevice{{UUID: uuidA, Name: "H200", Architecture: "9.0", Memory: 140 << 30, Used: int64(len(pids)) << 30}}}}
 	for _, pid := range pids {
-		r.Processes = append(r.Processes, spec.GPUProcess{PID: pid - 100, Command: "app", Memory: 1 << 30, Devices: []string{uuidA}})
+		r.Processes = append(r.Processes, record.GPUProcess{PID: pid - 100, Command: "app", Memory: 1 << 30, Devices: []string{uuidA}})
 	}
 	return r
 }
@@ -34,7 +34,7 @@ func TestMisfits(t *testing.T) {
 		{"too little memory", func(w *world, _ *Restore) { w.facts.Devices[0].Free = 1 << 20 }, "gpu-memory"},
 		{"too little for what was handed over", func(w *world, r *Restore) {
 			r.Record.Devices[0].Used, r.Record.Processes[0].Memory, w.facts.Devices[0].Free = 0, 0, 1<<20
-			r.Record.Processes[0].Pieces = []spec.GPUPiece{{Address: 1 << 28, Size: 2 << 20, Device: uuidA}}
+			r.Record.Processes[0].Pieces = []record.GPUPiece{{Address: 1 << 28, Size: 2 << 20, Device: uuidA}}
 		}, "gpu-memory"},
 		{"too little in all", func(_ *world, r *Restore) { r.Record.Devices[0].Used, r.Record.Processes[0].Memory = 0, 1<<60 }, "gpu-memory"},
 		{"mapped to one it does not get", func(_ *world, r *Restore) { r.Map = Map{{uuidA, uuidB}} }, "gpu-missing"},
@@ -55,21 +55,21 @@ func TestMisfits(t *testing.T) {
 }
 
 func TestPlaces(t *testing.T) {
-	a, b := driver.Device{UUID: uuidA}, driver.Device{UUID: uuidB}
-	both := Record{GPU: spec.GPU{Devices: []spec.GPUDevice{{UUID: uuidA}, {UUID: uuidB}}}}
+	a, b := device.Device{UUID: uuidA}, device.Device{UUID: uuidB}
+	both := Record{GPU: record.GPU{Devices: []record.GPUDevice{{UUID: uuidA}, {UUID: uuidB}}}}
 	for _, test := range []struct {
 		name    string
-		visible []driver.Device
+		visible []device.Device
 		wanted  string
-		pairs   []driver.Pair
+		pairs   []device.DevicePair
 	}{
-		{"in order", []driver.Device{a, b}, "", nil},
-		{"swapped", []driver.Device{b, a}, "", []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
-		{"swapped by name", []driver.Device{a, b}, uuidA + "=" + uuidB, []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
-		{"swapped by number", []driver.Device{a, b}, "0=1,1=0", []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
-		{"swapped by one number", []driver.Device{a, b}, "1=0", []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
-		{"both", []driver.Device{a, b}, "0=" + uuidB, []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
-		{"of an earlier restore", []driver.Device{a, b}, strings.ReplaceAll(uuidA, "a", "c") + "=" + uuidB, nil},
+		{"in order", []device.Device{a, b}, "", nil},
+		{"swapped", []device.Device{b, a}, "", []device.DevicePair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"swapped by name", []device.Device{a, b}, uuidA + "=" + uuidB, []device.DevicePair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"swapped by number", []device.Device{a, b}, "0=1,1=0", []device.DevicePair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"swapped by one number", []device.Device{a, b}, "1=0", []device.DevicePair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"both", []device.Device{a, b}, "0=" + uuidB, []device.DevicePair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"of an earlier restore", []device.Device{a, b}, strings.ReplaceAll(uuidA, "a", "c") + "=" + uuidB, nil},
 	} {
 		wanted, err := ParseMap(test.wanted)
 		if err != nil {
@@ -92,7 +92,7 @@ func TestPlaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		var misfit *MisfitError
-		if _, err := both.places([]driver.Device{a, b}, wanted); !errors.As(err, &misfit) || misfit.Rule != "gpu-missing" || !strings.Contains(misfit.Problem, says) {
+		if _, err := both.places([]device.Device{a, b}, wanted); !errors.As(err, &misfit) || misfit.Rule != "gpu-missing" || !strings.Contains(misfit.Problem, says) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // TestRules: each case as it looked on hardware, from outside.
@@ -23,7 +23,7 @@ func TestRules(t *testing.T) {
 		{name: "one process", pids: []int{101}},
 		{name: "two processes", pids: []int{101, 102}, want: "gpu-several", says: "process 101 (app), process 102 (app) use GPUs"},
 		{name: "two, of which one has no context", pids: []int{101, 102}, set: func(w *world) {
-			w.facts.Uses = slices.DeleteFunc(w.facts.Uses, func(u driver.Use) bool { return u.PID == 102 })
+			w.facts.Uses = slices.DeleteFunc(w.facts.Uses, func(u device.DeviceUse) bool { return u.PID == 102 })
 		}},
 		{name: "two, where NVML lists none", pids: []int{101, 102}, set: func(w *world) { w.facts.Uses = nil }, want: "gpu-several"},
 		{name: "two with NCCL's defaults", pids: []int{101, 102}, set: func(w *world) {
@@ -55,17 +55,17 @@ func TestRules(t *testing.T) {
 		}, want: "gpu-several"},
 		{name: "a neighbour in the pod", pids: []int{101}, set: func(w *world) {
 			w.process(201)
-			w.facts.Uses = append(w.facts.Uses, driver.Use{PID: 201, UUID: uuidA, Memory: 1})
+			w.facts.Uses = append(w.facts.Uses, device.DeviceUse{PID: 201, UUID: uuidA, Memory: 1})
 		}, want: "gpu-several", says: "process 201 (app) outside of the container"},
 		{name: "a stranger on the same GPU", pids: []int{101}, set: func(w *world) {
 			w.process(201)
 			w.end(201)
 			w.link("proc/201/ns/ipc", "ipc:[2]")
 			w.write("proc/201/comm", "other\n")
-			w.facts.Uses = append(w.facts.Uses, driver.Use{PID: 201, UUID: uuidA, Memory: 1})
+			w.facts.Uses = append(w.facts.Uses, device.DeviceUse{PID: 201, UUID: uuidA, Memory: 1})
 		}},
 		{name: "two GPUs in one process", pids: []int{101}, set: func(w *world) {
-			w.facts.Uses = append(w.facts.Uses, driver.Use{PID: 101, UUID: uuidB, Memory: 1})
+			w.facts.Uses = append(w.facts.Uses, device.DeviceUse{PID: 101, UUID: uuidB, Memory: 1})
 		}, want: "gpu-peer", says: "process 101 (app) uses 2 GPUs (GPU 0, GPU 1)"},
 		{name: "MPS", pids: []int{101}, set: func(w *world) { w.facts.MPS = true }, want: "gpu-mps"},
 		{name: "MIG", pids: []int{101}, set: func(w *world) { w.facts.Devices[0].MIG = true }, want: "gpu-mig"},

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // tree is a /proc of a test's own.
@@ -82,19 +82,19 @@ const (
 // world is a host's /proc, and what the driver says of its processes.
 type world struct {
 	tree
-	facts driver.Facts
+	facts device.Facts
 }
 
 func newWorld(t *testing.T, pids ...int) *world {
 	t.Helper()
 	w := &world{tree: newTree(t)}
-	w.facts = driver.Facts{Driver: "580.159.04", CUDA: 13000, Devices: []driver.Device{
+	w.facts = device.Facts{Driver: "580.159.04", CUDA: 13000, Devices: []device.Device{
 		{UUID: uuidA, Index: 0, Minor: 0, Name: "H200", Architecture: "9.0", Memory: 140 << 30, Free: 100 << 30},
 		{UUID: uuidB, Index: 1, Minor: 1, Name: "H200", Architecture: "9.0", Memory: 140 << 30, Free: 100 << 30},
 	}}
 	for _, pid := range pids {
 		w.process(pid)
-		w.facts.Uses = append(w.facts.Uses, driver.Use{PID: pid, UUID: uuidA, Memory: 1 << 30})
+		w.facts.Uses = append(w.facts.Uses, device.DeviceUse{PID: pid, UUID: uuidA, Memory: 1 << 30})
 	}
 	return w
 }

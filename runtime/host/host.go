@@ -1,5 +1,3 @@
-// Package host tells what a host is, as far as a restored process can notice: kernel, processor, cgroups, security
-// module, CRIU and runc. Files are read below a root that is given as a value.
 package host
 
 import (

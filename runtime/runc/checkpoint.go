@@ -14,9 +14,8 @@ import (
 	gorunc "github.com/containerd/go-runc"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/runtime/criu"
-	"github.com/cryo-project/cryo/runtime/netlock"
 )
 
 // Dump says how a container is dumped.
@@ -90,7 +89,7 @@ func (c Container) Checkpoint(ctx context.Context, d Dump) error {
 	if err != nil {
 		return err
 	}
-	network, err := netlock.Open(s.PID)
+	network, err := OpenNetwork(s.PID)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // Claim is the cgroup of a container that is being restored: what one attempt has made itself, and may end and remove. Its directories have a mark with a random

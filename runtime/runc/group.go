@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/cryo-project/cryo/runtime/netlock"
 )
 
 // group is the CRIU processes of one dump. They are told by their working directory, so that they are found also when
@@ -25,7 +23,7 @@ type group struct {
 	// named, unless empty, is the directory as runc was told of it. A runc that is still there, or a child of it that is not CRIU yet, is of the group, too.
 	named string
 	// network, unless nil, is the container's own. What runs there in that directory is what CRIU has started to lock the network.
-	network *netlock.Network
+	network *Network
 }
 
 // EndDump ends what is left of a dump or a restore whose shim or runc has died: runc, and the CRIU processes in its work directory.

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/criu"
-	"github.com/cryo-project/cryo/runtime/netlock"
 )
 
 // mendTime bounds how long a container is mended after a failed dump.
@@ -34,7 +33,7 @@ func (e *ResidueError) Error() string {
 func (e *ResidueError) Unwrap() []error { return []error{errdefs.ErrInternal, e.Dump, e.Err} }
 
 // mend takes away what a dump leaves whose runc or CRIU was killed: CRIU itself, its network lock, and its repair mode of connections.
-func (c Container) mend(ctx context.Context, d Dump, network *netlock.Network) error {
+func (c Container) mend(ctx context.Context, d Dump, network *Network) error {
 	work, err := filepath.EvalSymlinks(d.Work)
 	if err != nil {
 		work = d.Work // its owner, the cryo command, has ended
@@ -59,7 +58,7 @@ func (c Container) Unlock(ctx context.Context, work string) error {
 	if err != nil {
 		return err
 	}
-	network, err := netlock.Open(s.PID)
+	network, err := OpenNetwork(s.PID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // the network has ended with the process
 	}

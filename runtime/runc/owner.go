@@ -13,7 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // foreign returns the error that runc has a container of this name for another client: another containerd with the same namespace and the same directory of runc's.

@@ -1,7 +1,3 @@
-// Package config reads cryo's configuration file, for the shim and the command line alike.
-//
-// The file is /etc/cryo/config.toml, or what the environment variable CRYO_CONFIG names. Without a file the defaults
-// hold; a key the file should not have is an error. Flags and environment variables of the command line win over it.
 package config
 
 import (
@@ -18,8 +14,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/pelletier/go-toml/v2"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 // Path is where the file is looked for unless CRYO_CONFIG names another.
@@ -122,7 +118,7 @@ func Default() Config {
 		Dump: Dump{GhostLimit: 64, Timeout: 30,
 			InotifyPaths: []string{"/tmp", "/var/tmp", "/run", "/srv", "/app", "/workspace", "/opt", "/root", "/home", "/usr/src", "/usr/local", "/usr/share/zoneinfo", "/var/lib"}},
 		Restore: Restore{Lazy: true, Timeout: 120, RegistryTimeout: 3600, Policy: Policy{Timeout: 60}},
-		GPU:     GPU{Timeout: 10, Engine: spec.DriverEngine},
+		GPU:     GPU{Timeout: 10, Engine: record.DriverEngine},
 		Trust:   Trust{Default: unsigned},
 	}
 }
@@ -215,8 +211,8 @@ func (c Config) validate() error {
 			return fmt.Errorf("%s = %d is not between %d and %d %s", n.key, n.value, n.from, n.upTo, n.unit)
 		}
 	}
-	if c.GPU.Engine != spec.DriverEngine && c.GPU.Engine != spec.KeeperEngine {
-		return fmt.Errorf("gpu.engine = %q is neither %s nor %s", c.GPU.Engine, spec.DriverEngine, spec.KeeperEngine)
+	if c.GPU.Engine != record.DriverEngine && c.GPU.Engine != record.KeeperEngine {
+		return fmt.Errorf("gpu.engine = %q is neither %s nor %s", c.GPU.Engine, record.DriverEngine, record.KeeperEngine)
 	}
 	if err := c.Trust.validate(); err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/runtime/criu"
-	"github.com/cryo-project/cryo/runtime/standin"
+	"github.com/cryo-project/cryo/runtime/guard"
 )
 
 // privateCRIU is where contrib/criu/install puts CRIU on distributions whose own does not run.
@@ -23,7 +23,7 @@ func (c Config) FindCRIU() (string, error) {
 		}
 		return c.CRIU, nil
 	}
-	path, err := standin.Find(standin.CRIU)
+	path, err := guard.FindProgram(guard.CRIUName)
 	_, statErr := os.Stat(privateCRIU)
 	switch {
 	case err == nil && (statErr != nil || path == privateCRIU || criu.Check(path) == nil):
@@ -44,7 +44,7 @@ func (c Config) CheckCRIU() (path string, err error) {
 
 // ExportPath puts the directory of the criu binary at path first in this process's PATH, where runc, its child, looks for it.
 func ExportPath(path string) error {
-	if first, err := standin.Find(standin.CRIU); err == nil && first == path {
+	if first, err := guard.FindProgram(guard.CRIUName); err == nil && first == path {
 		return nil
 	}
 	return os.Setenv("PATH", strings.TrimSuffix(filepath.Dir(path)+string(filepath.ListSeparator)+os.Getenv("PATH"), string(filepath.ListSeparator)))

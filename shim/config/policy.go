@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/cryo-project/cryo/image/spec/domain"
+	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -34,9 +34,9 @@ type Policy struct {
 
 // Allows reports whether a normalised reference is of one of the repositories.
 func (r Registries) Allows(ref string) bool {
-	full := domain.Repository(ref)
+	full := signature.RepositoryOf(ref)
 	return full != "" && slices.ContainsFunc(r.Repositories, func(prefix string) bool { // none has a digest alone
-		prefix = domain.Prefix(prefix)
+		prefix = signature.CanonicalPrefix(prefix)
 		return full == prefix || strings.HasPrefix(full, prefix+"/")
 	})
 }
@@ -52,8 +52,8 @@ func (r Registries) AllowsImage(name string) bool {
 
 // Plain reports whether the registry of a normalised reference is spoken to without TLS.
 func (r Registries) Plain(ref string) bool {
-	registry := domain.Of(ref)
-	return slices.ContainsFunc(r.PlainHTTP, func(name string) bool { return domain.Canonical(name) == registry })
+	registry := signature.DomainOf(ref)
+	return slices.ContainsFunc(r.PlainHTTP, func(name string) bool { return signature.CanonicalDomain(name) == registry })
 }
 
 // Patience is Timeout.

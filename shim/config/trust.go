@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/cryo-project/cryo/image/signature"
-	"github.com/cryo-project/cryo/image/spec/domain"
 )
 
 // The values of [Trust.Default]; the first is one of [Signers], too.
@@ -68,9 +67,9 @@ func (t Trust) Settles(prefix string) bool {
 	if len(t.Keys) > 0 {
 		return true
 	}
-	full := domain.Prefix(prefix) + "/"
+	full := signature.CanonicalPrefix(prefix) + "/"
 	for other := range t.Repositories {
-		if other = domain.Prefix(other) + "/"; strings.HasPrefix(full, other) || strings.HasPrefix(other, full) {
+		if other = signature.CanonicalPrefix(other) + "/"; strings.HasPrefix(full, other) || strings.HasPrefix(other, full) {
 			return true
 		}
 	}
@@ -97,10 +96,10 @@ func (t Trust) validate() error {
 		if err := checkPrefix(prefix); err != nil {
 			return fmt.Errorf("trust.repositories: %w", err)
 		}
-		if other, twice := named[domain.Prefix(prefix)]; twice {
+		if other, twice := named[signature.CanonicalPrefix(prefix)]; twice {
 			return fmt.Errorf("trust.repositories: %q and %q are one", min(prefix, other), max(prefix, other))
 		}
-		named[domain.Prefix(prefix)] = prefix
+		named[signature.CanonicalPrefix(prefix)] = prefix
 		key := fmt.Sprintf("trust.repositories: %q", prefix)
 		if paths != nil && len(paths) == 0 {
 			return fmt.Errorf("%s has no keys: name files, or write %q", key, unsigned)

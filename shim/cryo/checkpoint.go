@@ -6,7 +6,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/shim/restore"
-	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/shim/save"
 )
 
 // CheckpointOptions are the choices of a checkpoint. Fields that have the name of a flag of cryo checkpoint mean the same.
@@ -65,7 +65,7 @@ type Checkpointed struct {
 // If there is no result, there is no snapshot, and the container is as it was, or the error is [ErrLost]. If there is a result and an error, the snapshot is complete, and could not
 // be signed or pushed, or the container is lost.
 func (c *Client) Checkpoint(ctx context.Context, container, ref string, o CheckpointOptions) (*Checkpointed, error) {
-	t := take.Options{
+	t := save.Options{
 		Config: c.config, Container: container, Ref: ref, LeaveRunning: o.LeaveRunning,
 		TCPEstablished: o.TCPEstablished, FileLocks: o.FileLocks, ExternalUnixSockets: o.ExternalUnixSockets,
 		Parent: o.Parent, Compression: "zstd", SegmentSize: o.SegmentSize, GPUTimeout: o.GPUTimeout, GPUEngine: o.GPUEngine, Force: o.Force,
@@ -99,7 +99,7 @@ func (c *Client) Checkpoint(ctx context.Context, container, ref string, o Checkp
 		return nil, err
 	}
 	defer client.Close()
-	r, err := take.Command{Options: t, Store: c.store, Client: client, Environment: environment}.Run(ctx)
+	r, err := save.Command{Options: t, Store: c.store, Client: client, Environment: environment}.Run(ctx)
 	if r == nil {
 		return nil, err
 	}

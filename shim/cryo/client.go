@@ -14,12 +14,12 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/job"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // Options say where cryo is on this host. The zero value is right for an installed cryo.
@@ -139,8 +139,8 @@ func (h Hooks) warn(format string, args ...any) {
 	}
 }
 
-func (h Hooks) job() job.Hooks {
-	j := job.Hooks{Progress: h.progress(), Warn: h.warn}
+func (h Hooks) job() restore.Hooks {
+	j := restore.Hooks{Progress: h.progress(), Warn: h.warn}
 	if h.Progress != nil {
 		j.Ended = func(activity string) { h.Progress(Progress{Activity: activity, Ended: true}) }
 	}
@@ -156,7 +156,7 @@ type Transfer struct {
 	Took    time.Duration
 }
 
-func transfer(t *job.Transfer) *Transfer {
+func transfer(t *restore.Transfer) *Transfer {
 	if t == nil {
 		return nil
 	}

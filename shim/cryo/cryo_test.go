@@ -14,7 +14,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/shim/cryo"
 )
 

@@ -1,14 +1,14 @@
 // Package cryo is cryo's interface for programs: it takes snapshots of containers, moves them, gets hosts ready for them, and has containerd's client restore them.
 //
-//	c, err := cryo.New(cryo.Options{})
-//	taken, err := c.Checkpoint(ctx, "llm", "registry.example.com/snapshots/llm:ready", cryo.CheckpointOptions{Push: true, LeaveRunning: true})
+//	c, err := New(Options{})
+//	taken, err := c.Checkpoint(ctx, "llm", "registry.example.com/snapshots/llm:ready", CheckpointOptions{Push: true, LeaveRunning: true})
 //
 // and on another host
 //
-//	ready, err := c.Prewarm(ctx, "registry.example.com/snapshots/llm:ready", cryo.PrewarmOptions{})
+//	ready, err := c.Prewarm(ctx, "registry.example.com/snapshots/llm:ready", PrewarmOptions{})
 //	image, err := client.GetImage(ctx, ready.Image)
 //	container, err := client.NewContainer(ctx, "llm", containerd.WithNewSnapshot("llm", image), containerd.WithNewSpec(oci.WithImageConfig(image)),
-//		cryo.WithRestore("registry.example.com/snapshots/llm:ready", cryo.RestoreOptions{}))
+//		WithRestore("registry.example.com/snapshots/llm:ready", RestoreOptions{}))
 //	task, err := container.NewTask(ctx, cio.LogFile("/var/log/llm"))
 //	err = task.Start(ctx)
 //

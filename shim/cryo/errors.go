@@ -3,7 +3,7 @@ package cryo
 import (
 	"cmp"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // Kinds of errors that errdefs does not have.

@@ -10,7 +10,6 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/trust"
-	"github.com/cryo-project/cryo/shim/inspect"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -94,7 +93,7 @@ func (c *Client) Inspect(ctx context.Context, ref string, o InspectOptions) (_ *
 	if err != nil {
 		return nil, err
 	}
-	where := inspect.Options{Config: c.config, Address: c.options.Address, Namespace: namespace(ctx)}
+	where := restore.InspectOptions{Config: c.config, Address: c.options.Address, Namespace: namespace(ctx)}
 	if !o.Local {
 		where.Registry = func() (registry.Options, error) { return o.Registry.options(Hooks{}) }
 	}
@@ -106,7 +105,7 @@ func (c *Client) Inspect(ctx context.Context, ref string, o InspectOptions) (_ *
 	if ref, err = c.store.Expand(ctx, ref); err != nil {
 		return nil, err
 	}
-	found, err := inspect.Find(ctx, c.store, ref, where)
+	found, err := restore.Inspect(ctx, c.store, ref, where)
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +143,7 @@ func (c *Client) Inspect(ctx context.Context, ref string, o InspectOptions) (_ *
 	return i, nil
 }
 
-func (i *Inspected) review(ctx context.Context, found *inspect.Found, snapshot *image.Snapshot, p trust.Policy) error {
+func (i *Inspected) review(ctx context.Context, found *restore.Inspected, snapshot *image.Snapshot, p trust.Policy) error {
 	r, err := found.Review(ctx, snapshot, p)
 	if err != nil {
 		return err

@@ -6,12 +6,10 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/config"
-	"github.com/cryo-project/cryo/shim/job"
-	"github.com/cryo-project/cryo/shim/prewarm"
 	"github.com/cryo-project/cryo/shim/restore"
-	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/shim/save"
 )
 
 // PushOptions are the choices of a push.
@@ -34,7 +32,7 @@ type Pushed struct {
 	NoImage string
 }
 
-func pushed(digest string, t *job.Transfer, n *take.Named) *Pushed {
+func pushed(digest string, t *restore.Transfer, n *save.Named) *Pushed {
 	p := &Pushed{Digest: digest, Transfer: transfer(t)}
 	if n != nil {
 		p.Index, p.Image, p.NoImage = n.Index, n.Image, n.NoImage
@@ -51,7 +49,7 @@ func (c *Client) Push(ctx context.Context, ref, destination string, o PushOption
 	if destination == "" {
 		destination = ref
 	}
-	p, err := take.Push(ctx, c.store, ref, destination, take.PushOptions{Registry: reg, SnapshotOnly: o.SnapshotOnly, Containerd: c.daemon(ctx), Warn: o.warn})
+	p, err := save.Push(ctx, c.store, ref, destination, save.PushOptions{Registry: reg, SnapshotOnly: o.SnapshotOnly, Containerd: c.daemon(ctx), Warn: o.warn})
 	if err != nil {
 		return nil, err
 	}
@@ -134,14 +132,14 @@ func (c *Client) Prewarm(ctx context.Context, ref string, o PrewarmOptions) (*Pr
 	}
 	var counts registry.Counts
 	reg.Counts = &counts
-	p := prewarm.Options{
+	p := restore.PrewarmOptions{
 		Ref: ref, Pull: restore.PullMissing, DiskBudget: c.config.Prewarm.Disk << 20, Registry: reg, Snapshotter: o.Snapshotter, Connect: c.connect, Warn: o.warn,
 	}
 	if o.Always {
 		p.Pull = restore.PullAlways
 	}
 	if o.OnGPU {
-		if err := cdi.Validate(o.Devices); err != nil {
+		if err := gpu.ValidateDevices(o.Devices); err != nil {
 			return nil, err
 		}
 		program, err := c.program()
@@ -155,7 +153,7 @@ func (c *Client) Prewarm(ctx context.Context, ref string, o PrewarmOptions) (*Pr
 		return nil, err
 	}
 	start := time.Now()
-	r, err := prewarm.Prewarm(ctx, c.store, p)
+	r, err := restore.Prewarm(ctx, c.store, p)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +162,7 @@ func (c *Client) Prewarm(ctx context.Context, ref string, o PrewarmOptions) (*Pr
 		ready.Removed = append(ready.Removed, removed.Reference)
 	}
 	if r.Fetched {
-		ready.Transfer = transfer(job.Transferred(&counts, start))
+		ready.Transfer = transfer(restore.Transferred(&counts, start))
 	}
 	return ready, nil
 }

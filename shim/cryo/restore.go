@@ -11,11 +11,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/archive"
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // Runtime is the name of cryo's runtime that takes runc's options.
@@ -48,7 +48,7 @@ func WithRestore(ref string, o RestoreOptions) containerd.NewContainerOpts {
 		wrong := func(hint, format string, args ...any) error {
 			return failure.New(errdefs.ErrInvalidArgument, hint, "restore container "+c.ID+": "+format, args...)
 		}
-		if archive.IsLocation(ref) {
+		if registry.IsLocation(ref) {
 			return wrong("pull it into the local store first, and name it by its reference", "%s is a file", ref)
 		}
 		if _, err := store.Normalize(ref); err != nil {
@@ -67,13 +67,13 @@ func WithRestore(ref string, o RestoreOptions) containerd.NewContainerOpts {
 		if spec.Annotations == nil {
 			spec.Annotations = make(map[string]string)
 		}
-		spec.Annotations[restorer.Annotation] = ref
-		spec.Annotations[restorer.FallbackAnnotation] = restorer.FallbackFail
+		spec.Annotations[worker.Annotation] = ref
+		spec.Annotations[worker.FallbackAnnotation] = worker.FallbackFail
 		if o.StartInstead {
-			spec.Annotations[restorer.FallbackAnnotation] = restorer.FallbackStart
+			spec.Annotations[worker.FallbackAnnotation] = worker.FallbackStart
 		}
 		if o.Signal != "" {
-			spec.Annotations[restorer.SignalAnnotation] = o.Signal
+			spec.Annotations[worker.SignalAnnotation] = o.Signal
 		}
 		changed, err := typeurl.MarshalAny(&spec)
 		if err != nil {

@@ -1,4 +1,3 @@
-// Package daemon reaches containerd, and knows what of cryo's is there: containers, and the shims that run them.
 package daemon
 
 import (
@@ -18,7 +17,7 @@ import (
 	"github.com/containerd/log"
 	"google.golang.org/grpc"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // Options say which containerd, and how it is asked.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // Error is an error of containerd, or of a shim, of which containerd passes on the text ([failure.Text]). On its way here its text may have got the names of its kinds as lines of

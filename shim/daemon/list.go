@@ -8,7 +8,7 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/shim/notes"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // Statuses of a container that are not containerd's.
@@ -19,14 +19,14 @@ const (
 
 // Container is one of cryo's runtime.
 type Container struct {
-	ID        string        `json:"container"`
-	Name      string        `json:"name"` // nerdctl's, else the container's
-	Status    string        `json:"status"`
-	PID       uint32        `json:"pid"`                 // 0: it has no process
-	Snapshot  string        `json:"snapshot,omitempty"`  // digest of the one that it was restored from, else of the last that was taken while it ran on
-	Reference string        `json:"reference,omitempty"` // by which it was restored
-	Memory    *notes.Memory `json:"memory,omitempty"`    // of a restored container whose memory comes while it runs
-	Lost      string        `json:"lost,omitempty"`      // the reason why the shim ended it
+	ID        string             `json:"container"`
+	Name      string             `json:"name"` // nerdctl's, else the container's
+	Status    string             `json:"status"`
+	PID       uint32             `json:"pid"`                 // 0: it has no process
+	Snapshot  string             `json:"snapshot,omitempty"`  // digest of the one that it was restored from, else of the last that was taken while it ran on
+	Reference string             `json:"reference,omitempty"` // by which it was restored
+	Memory    *worker.MemoryNote `json:"memory,omitempty"`    // of a restored container whose memory comes while it runs
+	Lost      string             `json:"lost,omitempty"`      // the reason why the shim ended it
 }
 
 // List returns the containers of cryo's runtime in a namespace, those that have ended included. address is the path of containerd's socket.
@@ -85,7 +85,7 @@ func lookAt(ctx context.Context, container containerd.Container, bundles string)
 		return c, true, nil
 	}
 	bundle := filepath.Join(bundles, info.ID)
-	if c.Memory, err = notes.Read(bundle); c.Memory != nil && c.Memory.Lost != "" {
+	if c.Memory, err = worker.ReadMemoryNote(bundle); c.Memory != nil && c.Memory.Lost != "" {
 		c.Status = lost
 		c.Lost, c.Memory.Lost = c.Memory.Lost, ""
 	}

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/host"
 )

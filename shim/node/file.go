@@ -9,9 +9,9 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/pelletier/go-toml/v2"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/runtime/gpu"
 )
 
 // Wanted is what a file says is to be kept prewarmed.
@@ -64,7 +64,7 @@ func parse(data []byte) (w Wanted, err error) {
 		case len(s.Devices) > 0 && !s.GPU:
 			return w, fmt.Errorf("%s: devices are for gpu = true", s.Ref)
 		}
-		if err := cdi.Validate(s.Devices); err != nil {
+		if err := gpu.ValidateDevices(s.Devices); err != nil {
 			return w, fmt.Errorf("%s: %w", s.Ref, err)
 		}
 		w.Snapshots[i].Ref = full

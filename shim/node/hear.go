@@ -11,7 +11,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/shim/save"
 )
 
 // Topics of the shim's events. Source: package shim.
@@ -91,7 +91,7 @@ func (v *service) heard(ctx context.Context, client *containerd.Client, m *event
 		v.metrics.waiting.Inc()
 		e.What = "waits for memory: " + field("reason")
 		v.tell(ctx, client, m.Namespace, id, podEvent{Warning: true, Reason: "WaitsForMemory", Message: "memory does not come at present: " + field("reason")})
-	case take.EndedTopic:
+	case save.EndedTopic:
 		v.metrics.checkpoint(fields.Fields)
 		e.What, e.Digest = "checkpoint: "+field("result"), field("digest")
 		if why := field("reason"); why != "" {

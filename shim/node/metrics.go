@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // metrics are what /metrics has. Values of labels are of small fixed sets.
@@ -61,7 +61,7 @@ func newMetrics() *metrics {
 	return m
 }
 
-// checkpoint counts one, by the fields of [take.EndedTopic]'s event.
+// checkpoint counts one, by the fields of [save.EndedTopic]'s event.
 func (m *metrics) checkpoint(fields map[string]*structpb.Value) {
 	amount := func(v *structpb.Value) float64 { return max(0, v.GetNumberValue()) }
 	m.checkpoints.WithLabelValues(fields["result"].GetStringValue()).Inc()

@@ -16,15 +16,15 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/cryo-project/cryo/image/fit"
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/shim/save"
 )
 
 func TestResult(t *testing.T) {
 	for want, err := range map[string]error{
 		"done": nil, "unavailable": failure.New(errdefs.ErrUnavailable, "", "x"), "unknown": errors.New("x"),
-		"gpu-count": fit.Misfit(fit.Finding{Rule: "gpu-count"}), "deadline exceeded": context.DeadlineExceeded,
+		"gpu-count": host.Misfit(host.FitFinding{Rule: "gpu-count"}), "deadline exceeded": context.DeadlineExceeded,
 	} {
 		if got := result(err); got != want {
 			t.Errorf("%v: %q, want %q", err, got, want)
@@ -76,8 +76,8 @@ cryo_restores_total{prewarmed="true"} 2
 `), "cryo_cold_starts_total", "cryo_restore_waits_total", "cryo_restores_total"); err != nil {
 		t.Error(err)
 	}
-	happen(t, v, take.EndedTopic, map[string]any{"container_id": "c", "snapshot": "r", "digest": "sha256:3", "result": "done", "freeze": 0.5, "bytes": 100, "sent": 60, "phases": map[string]any{"dump": 0.25, "push": -1}})
-	happen(t, v, take.EndedTopic, map[string]any{"container_id": "c", "snapshot": "r", "result": "gpu-mps", "reason": "because", "freeze": 0})
+	happen(t, v, save.EndedTopic, map[string]any{"container_id": "c", "snapshot": "r", "digest": "sha256:3", "result": "done", "freeze": 0.5, "bytes": 100, "sent": 60, "phases": map[string]any{"dump": 0.25, "push": -1}})
+	happen(t, v, save.EndedTopic, map[string]any{"container_id": "c", "snapshot": "r", "result": "gpu-mps", "reason": "because", "freeze": 0})
 	if err := testutil.GatherAndCompare(m.registry, strings.NewReader(`
 # HELP cryo_checkpoint_bytes_total Size of all snapshots that were taken.
 # TYPE cryo_checkpoint_bytes_total counter

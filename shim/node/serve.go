@@ -15,7 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // listen listens at HOST:PORT or unix:PATH. A socket that is left of a service that was killed is replaced.

@@ -13,11 +13,10 @@ import (
 	"github.com/containerd/errdefs"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/config"
-	"github.com/cryo-project/cryo/shim/prewarm"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -149,7 +148,7 @@ func (k *warmer) round(ctx context.Context) error {
 	}
 	for _, l := range all {
 		if l.Stale && k.record.has(l.Reference) { // only its device memory is kept
-			err = errors.Join(err, prewarm.Remove(ctx, k.store, l))
+			err = errors.Join(err, restore.RemovePrewarmed(ctx, k.store, l))
 		}
 	}
 	for i, w := range want.Snapshots {
@@ -158,7 +157,7 @@ func (k *warmer) round(ctx context.Context) error {
 		}
 		l := k.find(ctx, all, w.Ref)
 		if l != nil && !w.GPU && len(l.GPUs) > 0 && k.record.has(w.Ref) {
-			err = errors.Join(err, prewarm.LetGo(ctx, k.store.Root(), l.Digest))
+			err = errors.Join(err, restore.ReleasePrewarmed(ctx, k.store.Root(), l.Digest))
 		}
 		if isReady(l, w) || k.parked[w.Ref] != nil || k.retry.IsInBackOffSinceUpdate(w.Ref, time.Now()) {
 			continue
@@ -179,12 +178,12 @@ func (k *warmer) wanted() Wanted {
 }
 
 // find returns the prewarmed snapshot that the store has by a name; nil: there is none. Its record may be by another name.
-func (k *warmer) find(ctx context.Context, all []prewarm.Listed, ref string) *prewarm.Listed {
+func (k *warmer) find(ctx context.Context, all []restore.PrewarmedSnapshot, ref string) *restore.PrewarmedSnapshot {
 	desc, err := k.store.Resolve(ctx, ref)
 	if err != nil {
 		return nil
 	}
-	i := slices.IndexFunc(all, func(l prewarm.Listed) bool { return l.Digest == desc.Digest.String() })
+	i := slices.IndexFunc(all, func(l restore.PrewarmedSnapshot) bool { return l.Digest == desc.Digest.String() })
 	if i < 0 {
 		return nil
 	}
@@ -192,18 +191,18 @@ func (k *warmer) find(ctx context.Context, all []prewarm.Listed, ref string) *pr
 }
 
 // isReady reports whether nothing is left to do for a snapshot.
-func isReady(l *prewarm.Listed, w Snapshot) bool {
+func isReady(l *restore.PrewarmedSnapshot, w Snapshot) bool {
 	return l != nil && l.Size > 0 && (!w.GPU || loaded(*l))
 }
 
 // loaded reports whether device memory waits for the next restore.
-func loaded(l prewarm.Listed) bool {
-	return slices.ContainsFunc(l.GPUs, func(g prewarm.OnGPU) bool { return !g.Leased })
+func loaded(l restore.PrewarmedSnapshot) bool {
+	return slices.ContainsFunc(l.GPUs, func(g restore.OnGPU) bool { return !g.Leased })
 }
 
 // look lists what is prewarmed, and tells of it.
-func (k *warmer) look(ctx context.Context) ([]prewarm.Listed, error) {
-	all, err := prewarm.List(ctx, k.store)
+func (k *warmer) look(ctx context.Context) ([]restore.PrewarmedSnapshot, error) {
+	all, err := restore.ListPrewarmed(ctx, k.store)
 	if err != nil {
 		return nil, err
 	}
@@ -253,12 +252,12 @@ func (k *warmer) look(ctx context.Context) ([]prewarm.Listed, error) {
 }
 
 // remove gives back what this service has prewarmed. What was being fetched when a service was killed has a name in the store and no record there.
-func (k *warmer) remove(ctx context.Context, all []prewarm.Listed, o owned) error {
+func (k *warmer) remove(ctx context.Context, all []restore.PrewarmedSnapshot, o owned) error {
 	for _, l := range all {
 		if l.Reference != o.Ref {
 			continue
 		}
-		if err := prewarm.Remove(ctx, k.store, l); err != nil {
+		if err := restore.RemovePrewarmed(ctx, k.store, l); err != nil {
 			return err
 		}
 	}
@@ -288,7 +287,7 @@ func (k *warmer) fail(ref string, err error) {
 }
 
 // prewarm prewarms the wanted snapshot i.
-func (k *warmer) prewarm(ctx context.Context, want Wanted, i int, all []prewarm.Listed) {
+func (k *warmer) prewarm(ctx context.Context, want Wanted, i int, all []restore.PrewarmedSnapshot) {
 	w := want.Snapshots[i]
 	start := time.Now()
 	r, err := k.attempt(ctx, want, w, all)
@@ -312,18 +311,18 @@ func (k *warmer) prewarm(ctx context.Context, want Wanted, i int, all []prewarm.
 		less := want.Snapshots[max(i, j)].Ref
 		k.parked[less] = failure.New(errdefs.ErrResourceExhausted, "raise the budget, or list fewer snapshots: the first of the file are kept", "prewarm %s: the budget has no room for all that is listed", less)
 		if j < i {
-			k.o.Log(Entry{What: "prewarm", Reference: less, Err: errors.Join(k.parked[less], prewarm.Remove(ctx, k.store, r.Listed))})
+			k.o.Log(Entry{What: "prewarm", Reference: less, Err: errors.Join(k.parked[less], restore.RemovePrewarmed(ctx, k.store, r.PrewarmedSnapshot))})
 		}
 	}
 }
 
 // attempt has the host's configuration decide what may be prewarmed, notes that it will be this service's, and prewarms it.
-func (k *warmer) attempt(ctx context.Context, want Wanted, w Snapshot, all []prewarm.Listed) (*prewarm.Result, error) {
+func (k *warmer) attempt(ctx context.Context, want Wanted, w Snapshot, all []restore.PrewarmedSnapshot) (*restore.PrewarmResult, error) {
 	c := k.o.Config
 	if !c.Restore.Policy.Allows(w.Ref) {
 		return nil, restore.NotAllowed(w.Ref)
 	}
-	if !slices.ContainsFunc(all, func(l prewarm.Listed) bool { return l.Reference == w.Ref }) {
+	if !slices.ContainsFunc(all, func(l restore.PrewarmedSnapshot) bool { return l.Reference == w.Ref }) {
 		_, err := k.store.Resolve(ctx, w.Ref)
 		if err := k.record.add(owned{Ref: w.Ref, Fetched: err != nil}); err != nil {
 			return nil, err
@@ -335,7 +334,7 @@ func (k *warmer) attempt(ctx context.Context, want Wanted, w Snapshot, all []pre
 	}
 	var counts registry.Counts
 	phases := &phases{metrics: k.metrics}
-	r, err := prewarm.Prewarm(ctx, k.store, prewarm.Options{
+	r, err := restore.Prewarm(ctx, k.store, restore.PrewarmOptions{
 		Ref: w.Ref, Pull: restore.PullMissing, Judging: judging,
 		DiskBudget: smaller(want.Budget.Disk, c.Prewarm.Disk) << 20, GPUBudget: smaller(want.Budget.GPU, c.Prewarm.GPU) << 20,
 		OnGPU: w.GPU, GPUs: restore.GPUOptions{Devices: w.Devices}, GPU: c.GPU,

@@ -17,7 +17,6 @@ import (
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/shim/daemon"
 )
 
@@ -169,6 +168,6 @@ func directoryOf(mark, work string) string {
 
 // Forget removes what was told to the shim for one restore. It is no property of the container.
 func Forget(spec *specs.Spec) {
-	delete(spec.Annotations, cdi.Annotation)
+	delete(spec.Annotations, gpu.DevicesAnnotation)
 	delete(spec.Annotations, gpu.MapAnnotation)
 }

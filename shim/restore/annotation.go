@@ -17,17 +17,15 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/archive"
-	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/runnable"
-	"github.com/cryo-project/cryo/image/spec/domain"
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
-	"github.com/cryo-project/cryo/shim/baseimage"
+	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/config"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // NotAllowed returns the error that the host's configuration does not allow a container to ask for a snapshot.
@@ -37,14 +35,14 @@ func NotAllowed(ref string) error {
 }
 
 // mismatch returns the error that a snapshot cannot be restored into a container with another specification, or root file system.
-func mismatch(found []fit.Finding) error {
-	return fit.Refuse(errdefs.ErrFailedPrecondition, "the snapshot cannot be restored into this container:", found...)
+func mismatch(found []host.FitFinding) error {
+	return host.RefuseMisfit(errdefs.ErrFailedPrecondition, "the snapshot cannot be restored into this container:", found...)
 }
 
 // annotated returns the options of a restore that a container asks for. The client has written the container's specification; the host's configuration decides the rest.
-func annotated(c config.Config, r restorer.Request) (Options, error) {
+func annotated(c config.Config, r worker.Request) (Options, error) {
 	o := Options{
-		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: restorer.Choices{Force: c.Restore.Policy.Force}, Timeout: c.Restore.Policy.Patience(),
+		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: worker.Choices{Force: c.Restore.Policy.Force}, Timeout: c.Restore.Policy.Patience(),
 		Registry: registry.Options{DockerConfig: c.Restore.Policy.Credentials},
 	}
 	if full, err := store.Normalize(r.Ref); err == nil { // else what it is looked for by says what is wrong
@@ -70,11 +68,11 @@ func Grants(names []string) (all []trust.Grant, err error) {
 	return all, nil
 }
 
-// allowed refuses references that the configuration does not allow containers to name. pull says where the snapshot is to be looked up, as in [restorer.Choices]. A digest without a repository
+// allowed refuses references that the configuration does not allow containers to name. pull says where the snapshot is to be looked up, as in [worker.Choices]. A digest without a repository
 // is allowed if the store has the snapshot under a name that is allowed. A digest with a repository is looked up in that repository, unless the store has the snapshot from there: otherwise
 // the digest of any snapshot in the store could be asked for under an allowed repository.
 func allowed(ctx context.Context, s *store.Store, a config.Registries, ref string) (pull string, err error) {
-	if archive.IsLocation(ref) {
+	if registry.IsLocation(ref) {
 		return "", NotAllowed(ref) // a file of the host's
 	}
 	full, err := store.Normalize(ref)
@@ -89,7 +87,7 @@ func allowed(ctx context.Context, s *store.Store, a config.Registries, ref strin
 			return "", err
 		case full == desc.Digest.String():
 			refs = names
-		case !slices.ContainsFunc(names, func(name string) bool { return domain.Repository(name) == domain.Repository(full) }):
+		case !slices.ContainsFunc(names, func(name string) bool { return signature.RepositoryOf(name) == signature.RepositoryOf(full) }):
 			pull = PullAlways
 		}
 	}
@@ -113,7 +111,7 @@ type asker struct {
 	client *containerd.Client
 	ctx    context.Context // with the namespace
 	info   containers.Container
-	chains baseimage.Chains
+	chains daemon.Chains
 }
 
 // look asks containerd for the container.
@@ -138,17 +136,17 @@ func (o *asker) close() {
 
 // snapshotOf names the snapshot that a container's image is the runnable one of: in the image's repository, by the digest that the image was made with, so that no tag
 // pairs the image with another snapshot. false: the image is an ordinary one.
-func (o *asker) snapshotOf(image string) (ref string, ok bool, err error) {
-	d := o.info.Labels[runnable.Label]
+func (o *asker) snapshotOf(named string) (ref string, ok bool, err error) {
+	d := o.info.Labels[image.RunnableLabel]
 	if d == "" {
 		return "", false, nil
 	}
-	full, err := store.Normalize(image)
+	full, err := store.Normalize(named)
 	if err == nil {
 		ref, err = store.Normalize(repositoryOf(full) + "@" + d)
 	}
 	if err != nil {
-		return "", false, fmt.Errorf("find the snapshot of the image %s: label %s: %w", image, runnable.Label, err)
+		return "", false, fmt.Errorf("find the snapshot of the image %s: label %s: %w", named, image.RunnableLabel, err)
 	}
 	return ref, true, nil
 }
@@ -160,12 +158,12 @@ func (o *asker) rootfs(d ocispec.Descriptor) image.Fetcher {
 		return nil
 	}
 	space, _ := namespaces.Namespace(o.ctx) // which has it
-	return baseimage.Content{Provider: o.client.ContentStore(), Namespace: space}
+	return daemon.Content{Provider: o.client.ContentStore(), Namespace: space}
 }
 
 // checkBase refuses a container whose root file system stands on another image than the snapshot's did: its processes would find other files. changed tells whether that has
 // the snapshot's difference already.
-func checkBase(s *image.Snapshot, chains baseimage.Chains, name string) (changed bool, err error) {
+func checkBase(s *image.Snapshot, chains daemon.Chains, name string) (changed bool, err error) {
 	was := s.Config.Container
 	own, known := s.RunnableChain()
 	switch {
@@ -178,7 +176,7 @@ func checkBase(s *image.Snapshot, chains baseimage.Chains, name string) (changed
 	if chains.All == "" {
 		from = "no image"
 	}
-	return false, mismatch([]fit.Finding{{
+	return false, mismatch([]host.FitFinding{{
 		Rule: ruleBaseImage, Fatal: true,
 		Problem: fmt.Sprintf("the snapshot's container was made from %s (%s, layers %s), and this one from %s (layers %s)", was.Image, was.ImageDigest, was.ChainID, from, chains.All),
 		Hint:    fmt.Sprintf("create the container from the snapshot's own image, or from the image with the digest %s", was.ImageDigest),

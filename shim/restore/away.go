@@ -8,8 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // away says since when a registry has brought nothing to a container that runs.

@@ -18,14 +18,12 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/shim/config"
-	"github.com/cryo-project/cryo/shim/job"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // Command is cryo restore as its user sees it: it makes a container as any client of containerd does, whose shim restores it, and shows how far that is.
@@ -39,11 +37,11 @@ type Command struct {
 	Name        string // of the container; empty: the one that the snapshot's had
 	Namespace   string // of containerd
 	Address     string // of containerd's socket
-	Choices     restorer.Choices
+	Choices     worker.Choices
 	// Debug receives each line that the restore process logs for debugging. If it is nil, the process logs none.
 	Debug func(line string)
 
-	job.Hooks
+	Hooks
 }
 
 // Environment returns that of this process for the restore process, with a store, and a configuration file where that is not empty.
@@ -69,7 +67,7 @@ type making struct {
 	counts   registry.Counts  // of the puller
 	plan     *Plan            // nil: nothing of the container was made
 	snapshot ocispec.Descriptor
-	listener *job.Listener[Result]
+	listener *Listener[Result]
 
 	etc                  string   // directory of files for /etc that were made; empty: none
 	runtime, snapshotter string   // containerd's names
@@ -83,8 +81,8 @@ type making struct {
 
 const tryAgain = "try again; containerd's log tells more"
 
-// Run makes a running container of a snapshot. ctx carries containerd's namespace. After an error nothing is left of the container, with two exceptions. A [*job.Error] whose Running is true says that it runs.
-// With [restorer.Choices.Wait], a container that ran, and was ended since its memory did not come, is not removed.
+// Run makes a running container of a snapshot. ctx carries containerd's namespace. After an error nothing is left of the container, with two exceptions. A [*JobError] whose Running is true says that it runs.
+// With [worker.Choices.Wait], a container that ran, and was ended since its memory did not come, is not removed.
 func (c Command) Run(ctx context.Context) (*Result, error) {
 	c.Hooks = c.OrNobody()
 	c.WaitsFor("pull", func() string { return "the registry" })
@@ -96,7 +94,7 @@ func (c Command) Run(ctx context.Context) (*Result, error) {
 		return r, nil
 	}
 	if ran := (*ranError)(nil); errors.As(err, &ran) {
-		return nil, &job.Error{Container: m.plan.Name, Running: ran.runsOn, Restored: ran.runsOn, Advice: ran.advice, Err: ran.err}
+		return nil, &JobError{Container: m.plan.Name, Running: ran.runsOn, Restored: ran.runsOn, Advice: ran.advice, Err: ran.err}
 	}
 	if left := m.undo(ctx, errdefs.IsPermissionDenied(err) || errdefs.IsDataLoss(err) || errdefs.IsFailedPrecondition(err)); left != nil {
 		m.Warn("%v", left)
@@ -115,11 +113,11 @@ func (m *making) failed(ctx context.Context, err error) error {
 	case m.plan == nil:
 		return err // it is nothing about the container
 	case ctx.Err() != nil:
-		return job.Failed(ctx, "restore", m.plan.Name, "", context.Cause(ctx))
+		return JobFailed(ctx, "restore", m.plan.Name, "", context.Cause(ctx))
 	case errors.Is(err, failure.ErrMisfit):
 		return err
 	}
-	return job.Failed(ctx, "restore", m.plan.Name, tryAgain, err)
+	return JobFailed(ctx, "restore", m.plan.Name, tryAgain, err)
 }
 
 // close ends what runs for the command, and removes its working directory.
@@ -186,7 +184,7 @@ func (m *making) restore(ctx context.Context) (*Result, error) {
 	for _, w := range m.plan.Warnings {
 		m.Warn("%s", w)
 	}
-	if m.listener, err = job.Listen[Result](m.work.Dir, m.Hooks, m.Debug); err != nil {
+	if m.listener, err = Listen[Result](m.work.Dir, m.Hooks, m.Debug); err != nil {
 		return nil, err
 	}
 	request.Order.Report = m.work.Dir
@@ -209,7 +207,7 @@ func (m *making) restore(ctx context.Context) (*Result, error) {
 }
 
 // decide finds the snapshot, decides whether and how it is restored, and returns what the shim is to be told.
-func (m *making) decide(ctx context.Context, o Options) (request restorer.Request, err error) {
+func (m *making) decide(ctx context.Context, o Options) (request worker.Request, err error) {
 	j, err := NewJudging(m.Config.Trust, config.Person, m.Choices.RequireSignature)
 	if err != nil {
 		return request, err
@@ -249,17 +247,17 @@ func (m *making) decide(ctx context.Context, o Options) (request restorer.Reques
 	m.snapshot = desc
 	p := m.plan
 	p.Warnings = append(j.warning(), p.Warnings...)
-	order := &restorer.Order{Choices: o.Choices, Digest: desc.Digest, Policy: p.Policy, Environment: m.Environment, Annotations: map[string]string{}}
-	for _, name := range []string{cdi.Annotation, gpu.MapAnnotation} {
+	order := &worker.Order{Choices: o.Choices, Digest: desc.Digest, Policy: p.Policy, Environment: m.Environment, Annotations: map[string]string{}}
+	for _, name := range []string{gpu.DevicesAnnotation, gpu.MapAnnotation} {
 		if value, told := p.Spec.Annotations[name]; told {
 			order.Annotations[name] = value
 		}
 	}
 	Forget(p.Spec)
-	return restorer.Request{Ref: ref, ID: p.Name, Namespace: m.Namespace, Address: m.Address, Order: order}, nil
+	return worker.Request{Ref: ref, ID: p.Name, Namespace: m.Namespace, Address: m.Address, Order: order}, nil
 }
 
-// result waits until the restore process has said how the container was restored, and with [restorer.Choices.Wait] until all memory is in the local store.
+// result waits until the restore process has said how the container was restored, and with [worker.Choices.Wait] until all memory is in the local store.
 func (m *making) result(ctx context.Context) (*Result, error) {
 	r, err := m.listener.Await(ctx, func(*Result) bool { return true })
 	if err != nil {
@@ -306,7 +304,7 @@ func (m *making) ran(ctx context.Context, err error) error {
 	if m.listener.IsHarmless() {
 		return &ranError{runsOn: true, err: err}
 	}
-	return &ranError{err: job.Failed(ctx, "restore", name, tryAgain, err)}
+	return &ranError{err: JobFailed(ctx, "restore", name, tryAgain, err)}
 }
 
 // chosen are the options that the command's flags say.
@@ -342,7 +340,7 @@ func (m *making) chosen(ctx context.Context) (Options, error) {
 }
 
 // RegistryOptions returns what a command has said of a registry.
-func RegistryOptions(r restorer.Registry) registry.Options {
+func RegistryOptions(r worker.Registry) registry.Options {
 	return registry.Options{
 		PlainHTTP: r.PlainHTTP, Insecure: r.Insecure, CAFile: r.CAFile, Username: r.Username, Password: r.Password, Concurrency: r.Concurrency, DockerConfig: r.Credentials,
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -23,8 +23,8 @@ func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from
 		return nil, err
 	}
 	images := filepath.Join(work, "images")
-	log.G(ctx).WithField("program", sandbox.Self).Debug("start a process: the review of CRIU's images")
-	box, err := sandbox.Open(sandbox.Self, images) // it takes some milliseconds to be ready
+	log.G(ctx).WithField("program", trust.ReviewProgram).Debug("start a process: the review of CRIU's images")
+	box, err := trust.OpenSandbox(trust.ReviewProgram, images) // it takes some milliseconds to be ready
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from
 }
 
 // checkImages compares CRIU's images with what the snapshot says of itself, and with what it was granted.
-func (p *Plan) checkImages(ctx context.Context, box *sandbox.Sandbox, dir string) error {
+func (p *Plan) checkImages(ctx context.Context, box *trust.Sandbox, dir string) error {
 	if err := checkRecord(p.Snapshot.Config, dir); err != nil {
 		return err
 	}

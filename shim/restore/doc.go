@@ -5,4 +5,19 @@
 // runs.
 //
 // [Command] is cryo restore: it decides by the snapshot's manifest and config alone, makes the container, and has its shim restore it.
+//
+// # What a command hears
+//
+// This part holds what a checkpoint (package save) and a restore report to their caller: progress, bytes moved, and, when they fail, the state of the
+// container.
+//
+// # Prewarming
+//
+// This part gets snapshots ready for fast restores: fetched, verified, their base images unpacked, their files in the page cache, and their device memory on GPUs
+// (package runtime/gpu).
+//
+// # Inspection
+//
+// This part looks at snapshots without restoring them: who has signed one, whether it fits this host, what it asks of a host, and whether it is whole.
+// A snapshot that only a registry has is looked at there.
 package restore

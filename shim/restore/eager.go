@@ -5,8 +5,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cryo-project/cryo/runtime/lazypages"
-	"github.com/cryo-project/cryo/runtime/setns"
+	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/fill"
 )
 
 // forkedLimit is how much memory processes may have each for itself, in bytes, that they shared before.
@@ -20,10 +20,10 @@ func (p *Plan) eager(o Options) string {
 	if !o.Config.Restore.Lazy {
 		return "restore.lazy is false in the configuration"
 	}
-	if err := lazypages.Supported(); err != nil {
+	if err := fill.Supported(); err != nil {
 		return err.Error()
 	}
-	if _, has := setns.In(p.Spec, specs.UserNamespace); has {
+	if _, has := criu.NamespaceIn(p.Spec, specs.UserNamespace); has {
 		return "it has a user namespace, in which the kernel gives no process a userfaultfd for running processes"
 	}
 	if forked := p.Unpacked.Forked(); forked > forkedLimit {

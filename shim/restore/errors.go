@@ -6,7 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // Wrong is the error of what was asked for and makes no sense for the snapshot. Its kind is InvalidArgument.

@@ -9,10 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/cryo-project/cryo/image/trust"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/cryo-project/cryo/image/fit"
 )
 
 // etcFiles are files that clients such as nerdctl make on the host for each container and mount over the image's. They
@@ -30,7 +29,7 @@ func ProvideEtcFiles(spec *specs.Spec, dir string, given []string, allowed bool)
 	var provided []string
 	for i, m := range spec.Mounts {
 		at := filepath.Clean(m.Destination)
-		if !fit.IsBind(m) || !slices.Contains(etcFiles, at) || slices.Contains(given, m.Destination) || allowed && exists(m.Source) {
+		if !trust.IsBindMount(m) || !slices.Contains(etcFiles, at) || slices.Contains(given, m.Destination) || allowed && exists(m.Source) {
 			continue
 		}
 		spec.Mounts[i].Source = filepath.Join(dir, filepath.Base(at))

@@ -13,23 +13,22 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/fit"
-	snapshotspec "github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
+	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/config"
 )
 
 // GPUs is how a snapshot gets its GPUs on this host. The zero value is for one that has none.
 type GPUs struct {
 	devices []string // CDI devices that are to be injected
-	host    *cdi.Host
-	Facts   fit.GPUs        // of this host, for the rules of fit
-	Pairs   []driver.Pair   // which GPU takes the place of which
-	Known   driver.Facts    // of the driver
-	Places  []driver.Device // of the snapshot's devices, and others that the container gets
+	host    *gpu.CDI
+	Facts   host.FitGPUs        // of this host, for the rules of fit
+	Pairs   []device.DevicePair // which GPU takes the place of which
+	Known   device.Facts        // of the driver
+	Places  []device.Device     // of the snapshot's devices, and others that the container gets
 
 	was    []image.GPUDevice // the snapshot's
 	minors []int             // of the nodes that the container gets
@@ -48,10 +47,10 @@ func PlanGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec,
 		}
 		return GPUs{}, nil
 	}
-	p := GPUs{devices: o.Devices, host: cdi.Open(c.CDI...), was: g.Devices, wanted: o.Pairs, programs: o.Programs}
+	p := GPUs{devices: o.Devices, host: gpu.OpenCDI(c.CDI...), was: g.Devices, wanted: o.Pairs, programs: o.Programs}
 	p.findLibrary(g)
 	if len(p.devices) == 0 {
-		if err := cdi.Validate(g.CDI); err != nil {
+		if err := gpu.ValidateDevices(g.CDI); err != nil {
 			return p, fmt.Errorf("read the names of the snapshot's devices: %w: %w", err, errdefs.ErrDataLoss)
 		}
 		p.devices = g.CDI
@@ -69,7 +68,7 @@ func PlanGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec,
 		if err != nil {
 			return p, err
 		}
-		p.minors = cdi.Minors(has)
+		p.minors = gpu.DeviceMinors(has)
 	}
 	if p.Facts.Unasked = o.LeaveToShim && p.clear(g); p.Facts.Unasked {
 		return p, nil
@@ -83,7 +82,7 @@ func givenGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, leaveToShim 
 	if g == nil {
 		return p, nil
 	}
-	p.was, p.minors = g.Devices, cdi.Minors(spec)
+	p.was, p.minors = g.Devices, gpu.DeviceMinors(spec)
 	if p.mapped, err = gpu.ParseMap(spec.Annotations[gpu.MapAnnotation]); err != nil {
 		return p, err
 	}
@@ -104,9 +103,9 @@ func (p *GPUs) findLibrary(g *image.GPU) {
 
 // ask asks the driver, and decides by its answer which GPU takes the place of which.
 func (p *GPUs) ask(ctx context.Context) error {
-	known, err := driver.ReadFacts(ctx, driver.In(p.programs))
+	known, err := device.ReadFacts(ctx, device.ProgramIn(p.programs))
 	p.Facts.Unasked = false
-	var missing *driver.NoHelperError
+	var missing *device.NoHelperError
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("look at the GPUs: %w", context.Cause(ctx))
@@ -127,7 +126,7 @@ func (p *GPUs) clear(g *image.GPU) bool {
 }
 
 // place decides which GPU takes the place of which.
-func (p *GPUs) place(known driver.Facts) (err error) {
+func (p *GPUs) place(known device.Facts) (err error) {
 	p.Facts.Driver, p.Known = known.Driver, known
 	container := visible(known.Devices, p.minors)
 	if len(p.mapped) > 0 && len(container) >= len(p.was) {
@@ -141,7 +140,7 @@ func (p *GPUs) place(known driver.Facts) (err error) {
 	for i, d := range p.Places {
 		p.Facts.Devices = append(p.Facts.Devices, d.Spec())
 		if i < len(p.was) {
-			p.Pairs = append(p.Pairs, driver.Pair{Old: p.was[i].UUID, New: d.UUID})
+			p.Pairs = append(p.Pairs, device.DevicePair{Old: p.was[i].UUID, New: d.UUID})
 		}
 	}
 	return nil
@@ -169,7 +168,7 @@ func (p GPUs) inject(spec *specs.Spec) error {
 	if err := p.host.Inject(spec, p.devices); err != nil {
 		return err
 	}
-	cdi.Annotate(spec, p.devices)
+	gpu.AnnotateDevices(spec, p.devices)
 	delete(spec.Annotations, gpu.MapAnnotation) // of an earlier restore
 	if len(p.wanted) == 0 {
 		return nil
@@ -183,10 +182,10 @@ func (p GPUs) inject(spec *specs.Spec) error {
 }
 
 // visible returns the devices with some minor numbers, in the order of these.
-func visible(all []driver.Device, minors []int) []driver.Device {
-	var seen []driver.Device
+func visible(all []device.Device, minors []int) []device.Device {
+	var seen []device.Device
 	for _, minor := range minors {
-		if i := slices.IndexFunc(all, func(d driver.Device) bool { return d.Minor == minor }); i >= 0 {
+		if i := slices.IndexFunc(all, func(d device.Device) bool { return d.Minor == minor }); i >= 0 {
 			seen = append(seen, all[i])
 		}
 	}
@@ -195,7 +194,7 @@ func visible(all []driver.Device, minors []int) []driver.Device {
 
 // assign puts in the place of each old GPU the new one that the user names, and the others of the container in order. Those
 // left over come last; where there are too few, the result is shorter than old.
-func assign(old []image.GPUDevice, container, host []driver.Device, named []GPUPair) ([]driver.Device, error) {
+func assign(old []image.GPUDevice, container, host []device.Device, named []GPUPair) ([]device.Device, error) {
 	wanted := map[string]string{}
 	taken := map[string]bool{}
 	for _, n := range named {
@@ -212,7 +211,7 @@ func assign(old []image.GPUDevice, container, host []driver.Device, named []GPUP
 		}
 		wanted[old[from].UUID], taken[to.UUID] = to.UUID, true
 	}
-	return snapshotspec.Place(old, container, func(d driver.Device) string { return d.UUID }, wanted)
+	return record.PlaceGPUs(old, container, func(d device.Device) string { return d.UUID }, wanted)
 }
 
 // checkRecord refuses images that say something of GPUs to the shim of which the config, by which everything was decided,

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // GPUOptions choose the GPUs that a snapshot gets. The zero value has each by the name that it had, in order.
@@ -33,7 +33,7 @@ func ParseGPUPair(text string) (GPUPair, error) {
 		return p, fmt.Errorf("is not of the form OLD=NEW")
 	}
 	for _, id := range []string{p.oldID, p.newID} {
-		if _, err := driver.ParseUUID(id); err == nil {
+		if _, err := device.ParseUUID(id); err == nil {
 			continue
 		}
 		if n, err := strconv.Atoi(id); err != nil || n < 0 || strconv.Itoa(n) != id {
@@ -60,14 +60,14 @@ func (p GPUPair) from(old []image.GPUDevice) (int, error) {
 }
 
 // to returns the new GPU; its number is that of nvidia-smi on this host. The container must have it.
-func (p GPUPair) to(host, container []driver.Device) (driver.Device, error) {
-	is := func(d driver.Device) bool { return d.UUID == p.newID || strconv.Itoa(d.Index) == p.newID }
+func (p GPUPair) to(host, container []device.Device) (device.Device, error) {
+	is := func(d device.Device) bool { return d.UUID == p.newID || strconv.Itoa(d.Index) == p.newID }
 	i := slices.IndexFunc(host, is)
 	if i < 0 {
-		return driver.Device{}, Wrong("--gpu %s: this host has no GPU %s", p, p.newID)
+		return device.Device{}, Wrong("--gpu %s: this host has no GPU %s", p, p.newID)
 	}
 	if !slices.ContainsFunc(container, is) {
-		return driver.Device{}, Wrong("--gpu %s: the container does not get GPU %s: name it with --device too", p, p.newID)
+		return device.Device{}, Wrong("--gpu %s: the container does not get GPU %s: name it with --device too", p, p.newID)
 	}
 	return host[i], nil
 }

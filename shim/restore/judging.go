@@ -10,14 +10,14 @@ import (
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/config"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // Judging decides by its signatures whether a snapshot is used.
 type Judging struct {
 	Policy *signature.Policy
-	Origin restorer.Origin // what was judged, for the shim
-	doubt  error           // what is wrong with the signature of one that is used all the same
+	Origin worker.Origin // what was judged, for the shim
+	doubt  error         // what is wrong with the signature of one that is used all the same
 }
 
 // NewJudging reads the policy in the configuration; require asks for a signature of one of its keys, whatever it says.
@@ -35,7 +35,7 @@ var _ signature.Judge = (*Judging)(nil).Judge
 // Judge is a [signature.Judge].
 func (j *Judging) Judge(refs []string, d digest.Digest, all []signature.Attached, unread error) (err error) {
 	whole := slices.DeleteFunc(slices.Clone(all), func(a signature.Attached) bool { return a.Err != nil })
-	j.Origin = restorer.Origin{Refs: refs, Digest: d, Signatures: whole}
+	j.Origin = worker.Origin{Refs: refs, Digest: d, Signatures: whole}
 	j.doubt, err = j.Policy.Judge(refs, d, all, unread)
 	return err
 }

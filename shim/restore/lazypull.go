@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/lazypull"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -19,7 +18,7 @@ import (
 type lazyPull struct {
 	puller   *registry.Puller
 	counts   *registry.Counts
-	source   *lazypull.Source
+	source   *store.PullSource
 	ctx      context.Context // of the pull, and of all reading of what it brings; its cause says why it has failed
 	cancel   context.CancelCauseFunc
 	pulled   chan struct{} // closed when err is there
@@ -91,7 +90,7 @@ func newLazyPull(ctx context.Context, s *store.Store, p *registry.Puller, whole 
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	ranges := p.Ranges()
 	var err error
-	c.source, err = lazypull.NewSource(c.ctx, s, func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte, ahead bool) error {
+	c.source, err = store.NewPullSource(c.ctx, s, func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte, ahead bool) error {
 		c.asking.Add(1)
 		defer c.asking.Add(-1)
 		defer func() { c.wanted.Store(time.Now().UnixNano()) }()
@@ -219,7 +218,7 @@ func (c *lazyPull) placed() {
 }
 
 // followed returns the source, and a context that ends with ctx, or with the pull where that fails; nil: all is here.
-func (c *lazyPull) followed(ctx context.Context) (*lazypull.Source, context.Context) {
+func (c *lazyPull) followed(ctx context.Context) (*store.PullSource, context.Context) {
 	if c == nil {
 		return nil, ctx
 	}

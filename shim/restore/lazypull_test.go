@@ -10,8 +10,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // TestQuiet waits while parts are asked for, though not for ever, and no longer than there is a pull.

@@ -6,7 +6,6 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -14,7 +13,7 @@ import (
 // Locate finds the snapshot in the store, or fetches it: from a registry all but the segments, for which there is a puller then. The
 // name is that in the store. Wherever it is, its signatures are judged before anything of it is parsed. pull is as in [Options].
 func Locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Options, j *Judging) (string, ocispec.Descriptor, *registry.Puller, error) {
-	if pull != PullAlways && !archive.IsLocation(ref) {
+	if pull != PullAlways && !registry.IsLocation(ref) {
 		desc, err := s.Resolve(ctx, ref)
 		var unknown *store.UnknownRefError
 		if err == nil {
@@ -28,8 +27,8 @@ func Locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Op
 		return ref, ocispec.Descriptor{}, nil, Wrong("--pull never and a file as the snapshot contradict each other")
 	}
 	o.Judge = j.Judge
-	if archive.IsLocation(ref) {
-		name, desc, err := archive.Import(ctx, s, ref, o.Judge, false)
+	if registry.IsLocation(ref) {
+		name, desc, err := registry.Import(ctx, s, ref, o.Judge, false)
 		return name, desc, nil, err
 	}
 	p, err := registry.NewPuller(ctx, s, ref, o)

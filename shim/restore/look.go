@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/config"
@@ -22,7 +21,7 @@ type Looking struct {
 	criu  string // path
 	facts host.Facts
 	runc  host.Runc
-	locks []string // [fit.NFTablesLock], if CRIU has it: most snapshots need it
+	locks []string // [host.NFTablesLock], if CRIU has it: most snapshots need it
 	err   error    // all five to be read when done is closed
 }
 
@@ -38,7 +37,7 @@ func Look(ctx context.Context, c config.Config) *Looking {
 			l.criu = missing.Path
 		}
 		var asking sync.WaitGroup
-		asking.Go(func() { l.locks = host.Features(ctx, l.criu, []string{fit.NFTablesLock}) })
+		asking.Go(func() { l.locks = host.Features(ctx, l.criu, []string{host.NFTablesLock}) })
 		l.facts, l.runc, l.err = host.Collect(ctx, host.Options{CRIU: l.criu})
 		asking.Wait()
 	}()
@@ -47,14 +46,14 @@ func Look(ctx context.Context, c config.Config) *Looking {
 
 // Target waits until this host is known as the rules of fit see it, with those of the features that it has. A missing CRIU is for
 // them to find.
-func (l *Looking) Target(ctx context.Context, features []string) (fit.Target, error) {
+func (l *Looking) Target(ctx context.Context, features []string) (host.FitTarget, error) {
 	<-l.done
 	if l.err != nil {
-		return fit.Target{}, l.err
+		return host.FitTarget{}, l.err
 	}
-	t := fit.Target{Host: image.Host(l.facts), PathExists: exists, Seccomp: l.runc.Seccomp}
+	t := host.FitTarget{Host: image.Host(l.facts), PathExists: exists, Seccomp: l.runc.Seccomp}
 	if t.CRIU != "" {
-		others := slices.DeleteFunc(slices.Clone(features), func(name string) bool { return name == fit.NFTablesLock })
+		others := slices.DeleteFunc(slices.Clone(features), func(name string) bool { return name == host.NFTablesLock })
 		t.Features = append(host.Features(ctx, l.criu, others), l.locks...)
 	}
 	return t, context.Cause(ctx)

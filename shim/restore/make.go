@@ -15,10 +15,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
-	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/daemon"
 )
 
@@ -56,7 +55,7 @@ func (m *making) admit(ctx context.Context, c image.Config, name string, spec *s
 			m.runtime = daemon.RuntimeNames[0]
 		}
 	}
-	m.snapshotter, err = baseimage.Snapshotter(ctx, m.Client, choices.Snapshotter, c.Container.Snapshotter)
+	m.snapshotter, err = daemon.Snapshotter(ctx, m.Client, choices.Snapshotter, c.Container.Snapshotter)
 	return err
 }
 
@@ -92,7 +91,7 @@ func (m *making) make(ctx context.Context, o registry.Options) error {
 		id, _ := leases.FromContext(leased)
 		return IgnoreNotFound(m.Client.LeasesService().Delete(context.WithoutCancel(ctx), leases.Lease{ID: id}, o...))
 	}
-	m.img, m.unget, err = baseimage.Get(leased, m.Client, p.Snapshot.Config.Container, p.Ref, m.snapshotter, o)
+	m.img, m.unget, err = daemon.GetBase(leased, m.Client, p.Snapshot.Config.Container, p.Ref, m.snapshotter, o)
 	if err == nil {
 		m.container, err = m.create(leased)
 	}

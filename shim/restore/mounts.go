@@ -10,18 +10,18 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cryo-project/cryo/image/fit"
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // replaceMounts gives bind mounts of the specification other sources and returns their destinations.
-func replaceMounts(spec *specs.Spec, replace []restorer.Mount) (destinations []string, err error) {
+func replaceMounts(spec *specs.Spec, replace []worker.Mount) (destinations []string, err error) {
 	for _, r := range replace {
 		found := false
 		var have []string
 		for i, m := range spec.Mounts {
-			if !fit.IsBind(m) {
+			if !trust.IsBindMount(m) {
 				continue
 			}
 			have = append(have, m.Destination)
@@ -43,10 +43,10 @@ func replaceMounts(spec *specs.Spec, replace []restorer.Mount) (destinations []s
 }
 
 // ParseMount reads type=bind,src=PATH,dst=PATH, in the words that ctr, nerdctl and Docker have for it, or SRC:DST.
-func ParseMount(s string) (restorer.Mount, error) {
-	var r restorer.Mount
+func ParseMount(s string) (worker.Mount, error) {
+	var r worker.Mount
 	if src, dst, is := strings.Cut(s, ":"); is && filepath.IsAbs(src) && filepath.IsAbs(dst) && !strings.ContainsAny(s, "=,") {
-		return restorer.Mount{Source: src, Destination: filepath.Clean(dst)}, nil
+		return worker.Mount{Source: src, Destination: filepath.Clean(dst)}, nil
 	}
 	fields, err := csv.NewReader(strings.NewReader(s)).Read()
 	if err != nil {

@@ -10,10 +10,10 @@ import (
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/config"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
-// The values of [restorer.Choices.Pull].
+// The values of [worker.Choices.Pull].
 const (
 	PullMissing = "missing"
 	PullAlways  = "always"
@@ -29,7 +29,7 @@ type Options struct {
 	Namespace, Address string
 	Registry           registry.Options
 	// Choices count but for what Registry, Policy and GPUs say.
-	restorer.Choices
+	worker.Choices
 	// Policy is what the snapshot may have of the host.
 	Policy trust.Policy
 	GPUs   GPUOptions

@@ -14,19 +14,19 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // Plan is a restore that was found possible and allowed; nothing is changed yet.
 type Plan struct {
 	Snapshot *image.Snapshot
-	From     image.Fetcher   // has its blobs
-	Images   string          // directory of CRIU's images, which lack memory at first
-	Origin   restorer.Origin // of the images
+	From     image.Fetcher // has its blobs
+	Images   string        // directory of CRIU's images, which lack memory at first
+	Origin   worker.Origin // of the images
 	Unpacked *image.Unpacked
 	Ref      string // in the store
 	Name     string
@@ -123,7 +123,7 @@ func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, o Opti
 	var err error
 	p.GPUs, err = givenGPUs(ctx, g, o.Spec, o.GPUs.LeaveToShim)
 	if misfit := (*gpu.MisfitError)(nil); errors.As(err, &misfit) {
-		return mismatch([]fit.Finding{{Rule: misfit.Rule, Fatal: true, Problem: misfit.Problem, Hint: misfit.Hint()}})
+		return mismatch([]host.FitFinding{{Rule: misfit.Rule, Fatal: true, Problem: misfit.Problem, Hint: misfit.Hint()}})
 	}
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func (p *Plan) fits(ctx context.Context, here *Looking, force []string) (err err
 	}
 	target.PathExists = ExistsOr(p.Etc)
 	target.GPUs = p.GPUs.Facts
-	verdict, err := fit.Check(config, target).Force(force...)
+	verdict, err := host.CheckFit(config, target).Force(force...)
 	if err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (p *Plan) fits(ctx context.Context, here *Looking, force []string) (err err
 	return verdict.Err()
 }
 
-// Misfit asks the driver why the shim has refused a container whose GPUs were left to it. It returns a [fit.Misfit], or nil where the driver does not say why.
+// Misfit asks the driver why the shim has refused a container whose GPUs were left to it. It returns a [host.Misfit], or nil where the driver does not say why.
 func (p *Plan) Misfit(ctx context.Context) error {
 	if !p.GPUs.Facts.Unasked {
 		return nil
@@ -166,7 +166,7 @@ func (p *Plan) Misfit(ctx context.Context) error {
 	if err := p.GPUs.ask(ctx); err != nil {
 		return nil
 	}
-	v := fit.Check(p.compared, fit.Target{PathExists: exists, GPUs: p.GPUs.Facts})
-	v.Findings = slices.DeleteFunc(v.Findings, func(f fit.Finding) bool { return !strings.HasPrefix(f.Rule, "gpu-") })
+	v := host.CheckFit(p.compared, host.FitTarget{PathExists: exists, GPUs: p.GPUs.Facts})
+	v.Findings = slices.DeleteFunc(v.Findings, func(f host.FitFinding) bool { return !strings.HasPrefix(f.Rule, "gpu-") })
 	return v.Err()
 }

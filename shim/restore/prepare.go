@@ -10,12 +10,11 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
-	"github.com/cryo-project/cryo/shim/fill"
-	"github.com/cryo-project/cryo/shim/load"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // Prepared is a snapshot for which all is done that can be done without the container. Memory may still be pulled.
@@ -173,16 +172,16 @@ func (r *Prepared) hasDevices() bool {
 	return g != nil && slices.ContainsFunc(g.Processes, func(p image.GPUProcess) bool { return len(p.Pieces) > 0 })
 }
 
-// Fill fills in the memory of the processes that the shim names over c, in bytes a second of what no process waits for; see [fill.Memory.Serve].
+// Fill fills in the memory of the processes that the shim names over c, in bytes a second of what no process waits for; see [worker.HostMemory.Serve].
 func (r *Prepared) Fill(ctx context.Context, c *channel.Channel, rate int64) error {
 	pulling, ctx := r.pull.followed(ctx)
-	m := fill.Memory{From: r.From, Snapshot: r.Snapshot.Descriptor, Images: r.Images, Pulling: pulling, Waiting: r.pull.waiting, Rate: rate}
+	m := worker.HostMemory{From: r.From, Snapshot: r.Snapshot.Descriptor, Images: r.Images, Pulling: pulling, Waiting: r.pull.waiting, Rate: rate}
 	return m.Serve(ctx, c)
 }
 
-// Load loads device memory; see [load.Memory.Serve].
-func (r *Prepared) Load(ctx context.Context, c *channel.Channel, keeper *os.File) error {
+// Load loads device memory; see [worker.DeviceMemory.Serve].
+func (r *Prepared) Load(ctx context.Context, c *channel.Channel, keeperEnd *os.File) error {
 	pulling, ctx := r.pull.followed(ctx)
-	m := load.Memory{From: r.From, Snapshot: r.Snapshot.Descriptor, Pulling: pulling}
-	return m.Serve(ctx, c, keeper)
+	m := worker.DeviceMemory{From: r.From, Snapshot: r.Snapshot.Descriptor, Pulling: pulling}
+	return m.Serve(ctx, c, keeperEnd)
 }

@@ -4,26 +4,24 @@ import (
 	"context"
 	"time"
 
-	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/shim/job"
 )
 
 // Pulled is a snapshot that is complete in the local store.
 type Pulled struct {
 	Reference, Digest string
-	Transfer          *job.Transfer // nil: from a file
+	Transfer          *Transfer // nil: from a file
 }
 
-// Pull fetches the snapshot that ref names in a registry or a file ([archive.IsLocation]), if its signatures are accepted. What is in the store is not fetched
+// Pull fetches the snapshot that ref names in a registry or a file ([registry.IsLocation]), if its signatures are accepted. What is in the store is not fetched
 // again, so a pull that was interrupted is resumed by repeating it.
 func Pull(ctx context.Context, s *store.Store, ref string, o registry.Options, j *Judging) (*Pulled, error) {
 	start := time.Now()
 	var counts registry.Counts
 	o.Counts, o.Judge = &counts, j.Judge
-	if archive.IsLocation(ref) {
-		name, desc, err := archive.Import(ctx, s, ref, o.Judge, o.Repair)
+	if registry.IsLocation(ref) {
+		name, desc, err := registry.Import(ctx, s, ref, o.Judge, o.Repair)
 		if err != nil {
 			return nil, err
 		}
@@ -33,5 +31,5 @@ func Pull(ctx context.Context, s *store.Store, ref string, o registry.Options, j
 	if err != nil {
 		return nil, err
 	}
-	return &Pulled{ref, desc.Digest.String(), job.Transferred(&counts, start)}, nil
+	return &Pulled{ref, desc.Digest.String(), Transferred(&counts, start)}, nil
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/fit"
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/config"
 )
 
@@ -33,9 +34,9 @@ const (
 
 // reconcile compares the specification of the container that is restored with that of the snapshot's container. What differs must be what a restore can make
 // so: sources of mounts, limits and names are the container's own, while CRIU makes mounts, namespaces and processes as they were. byGPUs is what [editsOf] gives.
-func reconcile(was, is *specs.Spec, byGPUs cdi.Edits) (all []fit.Finding) {
+func reconcile(was, is *specs.Spec, byGPUs gpu.CDIEdits) (all []host.FitFinding) {
 	found := func(rule, hint, format string, args ...any) {
-		all = append(all, fit.Finding{Rule: rule, Fatal: true, Problem: fmt.Sprintf(format, args...), Hint: hint})
+		all = append(all, host.FitFinding{Rule: rule, Fatal: true, Problem: fmt.Sprintf(format, args...), Hint: hint})
 	}
 	reconcileMounts(was, is, byGPUs, found)
 	reconcileGPUNodes(is, found)
@@ -90,11 +91,11 @@ type find func(rule, hint, format string, args ...any)
 
 // editsOf returns what CDI devices have put into a specification, by this host's CDI files, with where those of the snapshot g had mounted files: the snapshot's specification
 // is without these, and the rule gpu-libraries compares them. g may be nil.
-func editsOf(c config.GPU, g *image.GPU, spec *specs.Spec) (e cdi.Edits, err error) {
+func editsOf(c config.GPU, g *image.GPU, spec *specs.Spec) (e gpu.CDIEdits, err error) {
 	if g == nil {
 		return e, nil
 	}
-	host := cdi.Open(c.CDI...)
+	host := gpu.OpenCDI(c.CDI...)
 	if e, err = host.Edits(host.Find(spec)); err != nil {
 		return e, err
 	}
@@ -130,7 +131,7 @@ func gpuNumber(node string) (int64, bool) {
 }
 
 // reconcileMounts compares mounts by their destinations. Their sources may differ, and what GPUs bring need not be in both.
-func reconcileMounts(was, is *specs.Spec, byGPUs cdi.Edits, found find) {
+func reconcileMounts(was, is *specs.Spec, byGPUs gpu.CDIEdits, found find) {
 	had, has := mountsOf(was), mountsOf(is)
 	for _, at := range slices.Sorted(maps.Keys(had)) {
 		m, ok := has[at]
@@ -167,7 +168,7 @@ func mountsOf(s *specs.Spec) map[string]mounting {
 	all := map[string]mounting{}
 	for _, m := range s.Mounts {
 		kind := m.Type
-		if fit.IsBind(m) {
+		if trust.IsBindMount(m) {
 			kind = "bind"
 		}
 		readonly := slices.Contains(m.Options, "ro") || slices.Contains(m.Options, "rro")

@@ -11,7 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/config"
 )
 
@@ -70,7 +70,7 @@ func TestReconcile(t *testing.T) {
 		test.change(is)
 		before, _ := json.Marshal(is)
 		var rules []string
-		for _, f := range reconcile(podSpec(), is, cdi.Edits{}) {
+		for _, f := range reconcile(podSpec(), is, gpu.CDIEdits{}) {
 			rules = append(rules, f.Rule)
 			if !f.Fatal || f.Problem == "" || f.Hint == "" || strings.Contains(f.Problem, "%!") {
 				t.Errorf("%s: %+v", name, f)
@@ -101,7 +101,7 @@ func TestReconcileGPUs(t *testing.T) {
 		return specs.LinuxDevice{Path: path, Type: "c", Major: 195, Minor: minor}
 	}
 	inject := func(s *specs.Spec) {
-		if err := cdi.Open(dir).Inject(s, []string{"nvidia.com/gpu=1"}); err != nil {
+		if err := gpu.OpenCDI(dir).Inject(s, []string{"nvidia.com/gpu=1"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -154,7 +154,7 @@ func TestReconcileGPUs(t *testing.T) {
 func TestReconcileShared(t *testing.T) {
 	s := podSpec()
 	s.Linux.Namespaces[0].Path = "/proc/1/ns/pid"
-	if found := reconcile(s, s, cdi.Edits{}); len(found) != 1 || found[0].Rule != rulePIDs {
+	if found := reconcile(s, s, gpu.CDIEdits{}); len(found) != 1 || found[0].Rule != rulePIDs {
 		t.Errorf("found %+v", found)
 	}
 }

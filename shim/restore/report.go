@@ -13,17 +13,16 @@ import (
 	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/shim/job"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // reports begins to report to the command, and calls the restore off where that ends before the container runs.
 func (v *serving) reports() {
 	var err error
-	if v.report, err = restorer.OpenReport(v.request.Order.Report); err != nil {
+	if v.report, err = worker.OpenReport(v.request.Order.Report); err != nil {
 		v.cancel(errCalledOff)
 		return
 	}
@@ -41,17 +40,17 @@ func (v *serving) reports() {
 }
 
 // LogTo has this process report what it logs, for debugging.
-func LogTo(report *restorer.Report) {
+func LogTo(report *worker.Report) {
 	_ = log.SetFormat(log.TextFormat) // which it knows
 	_ = log.SetLevel("debug")
 	log.L.Logger.SetOutput(lines{report})
 }
 
 // lines reports what is logged.
-type lines struct{ to *restorer.Report }
+type lines struct{ to *worker.Report }
 
 func (l lines) Write(p []byte) (int, error) {
-	l.to.Tell(restorer.News{Log: string(p)})
+	l.to.Tell(worker.News{Log: string(p)})
 	return len(p), nil
 }
 
@@ -62,14 +61,14 @@ func (v *serving) fails(err error) {
 	case v.tried.Load():
 		v.tell(&Result{Complete: true})
 	case !errors.Is(err, errGone) && !errors.Is(context.Cause(v.ctx), errGone):
-		v.report.Tell(restorer.News{Failed: failure.Of(err)})
+		v.report.Tell(worker.News{Failed: failure.Of(err)})
 	}
 }
 
 // tell reports a result.
 func (v *serving) tell(r *Result) {
 	if data, err := json.Marshal(r); err == nil { // of strings and numbers
-		v.report.Tell(restorer.News{Result: data})
+		v.report.Tell(worker.News{Result: data})
 	}
 }
 
@@ -96,11 +95,11 @@ func (v *serving) reportComplete(r *Result) {
 }
 
 // pulled is what was fetched until now; nil: nothing was missing.
-func (v *serving) pulled() *job.Transfer {
+func (v *serving) pulled() *Transfer {
 	if !v.prepared.Pulled {
 		return nil
 	}
-	return job.Transferred(&v.counts, v.began)
+	return Transferred(&v.counts, v.began)
 }
 
 // ordered returns the options of a restore that a command has decided on. The specification is the one that it has given the container.
@@ -112,7 +111,7 @@ func (v *serving) ordered() (Options, error) {
 	}
 	if o.Choices.Progress {
 		o.Registry.Progress = func(what string, done, total int64) {
-			v.report.Tell(restorer.News{Progress: &restorer.Progress{What: what, Done: done, Total: total}})
+			v.report.Tell(worker.News{Progress: &worker.Progress{What: what, Done: done, Total: total}})
 		}
 	}
 	if o.Choices.Debug {

@@ -1,8 +1,7 @@
 package restore
 
 import (
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/shim/job"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // Result is a container that runs.
@@ -18,12 +17,12 @@ type Result struct {
 	Lazy      bool    `json:"lazy"`            // memory is filled in while it runs
 	Eager     string  `json:"eager,omitempty"` // why it is not
 	// GPUPrewarmed: what its processes had handed over was on the GPUs already.
-	GPUPrewarmed bool          `json:"gpuPrewarmed,omitempty"`
-	GPUs         []driver.Pair `json:"gpus,omitempty"`      // which took the place of which
-	Complete     bool          `json:"complete"`            // the whole snapshot is in the local store
-	Pull         *job.Transfer `json:"pull,omitempty"`      // what was fetched until then; nil: nothing was missing
-	PullFirst    string        `json:"pullFirst,omitempty"` // why it did not run while it was fetched
-	Warnings     []string      `json:"warnings"`
+	GPUPrewarmed bool                `json:"gpuPrewarmed,omitempty"`
+	GPUs         []device.DevicePair `json:"gpus,omitempty"`      // which took the place of which
+	Complete     bool                `json:"complete"`            // the whole snapshot is in the local store
+	Pull         *Transfer           `json:"pull,omitempty"`      // what was fetched until then; nil: nothing was missing
+	PullFirst    string              `json:"pullFirst,omitempty"` // why it did not run while it was fetched
+	Warnings     []string            `json:"warnings"`
 
 	// Arrives: its memory comes while it runs.
 	Arrives bool `json:"arrives,omitempty"`

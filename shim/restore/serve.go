@@ -21,27 +21,26 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/rootfs"
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // serving is a restore that this process does.
 type serving struct {
 	config  config.Config
-	request restorer.Request
+	request worker.Request
 	began   time.Time
 	ctx     context.Context // ends when the restore is not wanted any more
 	cancel  context.CancelCauseFunc
-	report  *restorer.Report // to the command that has made the container; nil: the container asks for the restore
+	report  *worker.Report // to the command that has made the container; nil: the container asks for the restore
 	counts  registry.Counts
 
 	store    *store.Store
@@ -61,11 +60,11 @@ var (
 	errCalledOff = fmt.Errorf("the command that asked for the restore has ended: %w", context.Canceled)
 )
 
-// Serve runs the restore process. The shim sends it a request over a channel; package restorer has the messages.
+// Serve runs the restore process. The shim sends it a request over a channel; package worker has the messages.
 func Serve(c config.Config) error {
 	_ = os.WriteFile("/proc/self/comm", []byte("cryo-restore"), 0) // for ps
 	FindHome()
-	asked, request, err := restorer.Serve(restorer.Descriptor)
+	asked, request, err := worker.Serve(worker.Descriptor)
 	if err != nil {
 		return err
 	}
@@ -82,10 +81,10 @@ func Serve(c config.Config) error {
 	switch {
 	case err != nil:
 		v.fails(err)
-		asked.Tell(restorer.Message{Failed: failure.Of(err)})
+		asked.Tell(worker.Message{Failed: failure.Of(err)})
 		return err
 	case ordinary:
-		asked.Tell(restorer.Message{Ordinary: true})
+		asked.Tell(worker.Message{Ordinary: true})
 		return nil
 	}
 	return v.attend(v.ctx, asked)
@@ -248,7 +247,7 @@ func (v *serving) options() (o Options, ordinary bool, err error) {
 	if o.Pull, err = v.open(); err != nil {
 		return o, false, err
 	}
-	if v.asker.chains, err = baseimage.ChainsOf(v.asker.ctx, v.asker.client, v.asker.info); err != nil {
+	if v.asker.chains, err = daemon.ChainsOf(v.asker.ctx, v.asker.client, v.asker.info); err != nil {
 		return o, false, err
 	}
 	o.Registry.RootFS = v.asker.rootfs
@@ -258,7 +257,7 @@ func (v *serving) options() (o Options, ordinary bool, err error) {
 // changeRootfs writes what the snapshot's container had changed into the root file system, unless that is there already, and the note of a container that has asked.
 func (v *serving) changeRootfs(ctx context.Context, changed bool) error {
 	p := v.prepared
-	unlock, err := restorer.LockRootfs(v.request.Bundle) // which the shim has seen to that it can be undone
+	unlock, err := worker.LockRootfs(v.request.Bundle) // which the shim has seen to that it can be undone
 	switch {
 	case err == nil:
 		defer unlock()
@@ -283,13 +282,13 @@ func (v *serving) changeRootfs(ctx context.Context, changed bool) error {
 }
 
 // attend tells the shim what is prepared, answers it until the container runs, and then brings the rest.
-func (v *serving) attend(ctx context.Context, shim *restorer.Conversation) error {
+func (v *serving) attend(ctx context.Context, shim *worker.Conversation) error {
 	p := v.prepared
 	allowed := []string{}
 	for _, g := range p.Policy.Allow {
 		allowed = append(allowed, string(g))
 	}
-	shim.Tell(restorer.Message{Prepared: &restorer.Prepared{
+	shim.Tell(worker.Message{Prepared: &worker.Prepared{
 		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: allowed,
 		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(),
 	}})
@@ -300,7 +299,7 @@ func (v *serving) attend(ctx context.Context, shim *restorer.Conversation) error
 		_ = memory.Wait() // its client has been told; no process depends on it any more
 	}()
 	// place has some of it put in place, over the channel that came with m.
-	place := func(m *restorer.Message, do func(*channel.Channel) error) error {
+	place := func(m *worker.Message, do func(*channel.Channel) error) error {
 		c, err := m.Channel()
 		if err == nil {
 			memory.Go(func() error { return v.suspect(do(c)) }) // what is damaged is verified before it is read again
@@ -325,15 +324,15 @@ func (v *serving) attend(ctx context.Context, shim *restorer.Conversation) error
 				return p.Load(placing, c, keeper)
 			})
 		case m.Commit:
-			answer := restorer.Message{Committed: true}
+			answer := worker.Message{Committed: true}
 			if err := v.mayRun(ctx); err != nil {
-				answer = restorer.Message{Failed: failure.Of(err)}
+				answer = worker.Message{Failed: failure.Of(err)}
 			}
 			shim.Tell(answer)
 		case m.Failed != nil:
 			err := v.because(m.Failed)
 			v.fails(err)
-			shim.Tell(restorer.Message{Failed: failure.Of(err)})
+			shim.Tell(worker.Message{Failed: failure.Of(err)})
 		case m.Running != nil && v.isTrial():
 			return errRan
 		case m.Running != nil:
@@ -409,7 +408,7 @@ func (v *serving) run(memory *errgroup.Group, loaded gpu.Loaded) error {
 	filled := <-placed
 	if err := cmp.Or(filled, pulled); err != nil {
 		err = cutOff(p.Name, true, filled == nil, err)
-		v.report.Tell(restorer.News{Failed: failure.Of(err), RunsOn: filled == nil})
+		v.report.Tell(worker.News{Failed: failure.Of(err), RunsOn: filled == nil})
 		return err
 	}
 	return nil

@@ -5,8 +5,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/integration/storetest"
 	"github.com/cryo-project/cryo/shim/config"
 )
 

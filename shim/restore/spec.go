@@ -6,14 +6,14 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // adapt makes the specification of a snapshot that of the container id in a namespace of containerd on this host.
 // systemd tells whether systemd runs here.
 func adapt(spec *specs.Spec, namespace, id string, systemd bool) {
-	delete(spec.Annotations, restorer.Annotation) // of the snapshot's container, if it was restored by that
-	delete(spec.Annotations, restorer.FallbackAnnotation)
+	delete(spec.Annotations, worker.Annotation) // of the snapshot's container, if it was restored by that
+	delete(spec.Annotations, worker.FallbackAnnotation)
 	if spec.Linux != nil {
 		spec.Linux.CgroupsPath = cgroupsPath(spec.Linux.CgroupsPath, namespace, id, systemd)
 	}

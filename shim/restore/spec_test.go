@@ -8,8 +8,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 func TestCgroupsPath(t *testing.T) {
@@ -46,12 +46,12 @@ func TestReplaceMounts(t *testing.T) {
 		{Destination: "/data", Type: "bind", Source: "/old"},
 		{Destination: "/more/", Source: "/old", Options: []string{"rbind"}},
 	}}
-	got, err := replaceMounts(spec, []restorer.Mount{{Source: "/new", Destination: "/data"}, {Source: "/newer", Destination: "/more"}})
+	got, err := replaceMounts(spec, []worker.Mount{{Source: "/new", Destination: "/data"}, {Source: "/newer", Destination: "/more"}})
 	if err != nil || !slices.Equal(got, []string{"/data", "/more/"}) || spec.Mounts[1].Source != "/new" || spec.Mounts[2].Source != "/newer" {
 		t.Errorf("replaceMounts = %v, %v; %v", got, err, spec.Mounts)
 	}
 	for _, dst := range []string{"/proc", "/none"} {
-		_, err := replaceMounts(spec, []restorer.Mount{{Source: "/new", Destination: dst}})
+		_, err := replaceMounts(spec, []worker.Mount{{Source: "/new", Destination: dst}})
 		if !errdefs.IsInvalidArgument(err) || !strings.Contains(failure.Hint(err), "/data, /more/") {
 			t.Errorf("%s: %v", dst, err)
 		}
@@ -73,22 +73,22 @@ func TestJoinNetwork(t *testing.T) {
 }
 
 func TestParseMount(t *testing.T) {
-	good := restorer.Mount{Source: "/new", Destination: "/data"}
+	good := worker.Mount{Source: "/new", Destination: "/data"}
 	for _, c := range []struct {
 		flag string
-		want restorer.Mount
+		want worker.Mount
 		ok   bool
 	}{
 		{"type=bind,src=/new,dst=/data", good, true},
 		{"source=/new,target=/data", good, true},
 		{"type=bind,src=/new,destination=/data/", good, true},
-		{`type=bind,"src=/a,b",dst=/data`, restorer.Mount{Source: "/a,b", Destination: "/data"}, true},
-		{"type=bind,src=new,dst=/data", restorer.Mount{}, false},
-		{"type=bind,src=/new", restorer.Mount{}, false},
-		{"type=tmpfs,dst=/data", restorer.Mount{}, false},
-		{"type=bind,src=/new,dst=/data,options=rbind:ro", restorer.Mount{}, false},
-		{"", restorer.Mount{}, false},
-		{`"`, restorer.Mount{}, false},
+		{`type=bind,"src=/a,b",dst=/data`, worker.Mount{Source: "/a,b", Destination: "/data"}, true},
+		{"type=bind,src=new,dst=/data", worker.Mount{}, false},
+		{"type=bind,src=/new", worker.Mount{}, false},
+		{"type=tmpfs,dst=/data", worker.Mount{}, false},
+		{"type=bind,src=/new,dst=/data,options=rbind:ro", worker.Mount{}, false},
+		{"", worker.Mount{}, false},
+		{`"`, worker.Mount{}, false},
 	} {
 		got, err := ParseMount(c.flag)
 		if (err == nil) != c.ok || c.ok && got != c.want {

@@ -16,9 +16,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // runtimeOptions tell the shim how cgroups are managed, which it would else not know of a container that is restored.
@@ -31,7 +31,7 @@ func runtimeOptions(spec *specs.Spec) *options.Options {
 const clearTime = 10 * time.Second
 
 // start makes the task, of which the options have the request, and lets it run. If ctx ends before, it does not, or is ended.
-func (m *making) start(ctx context.Context, request restorer.Request) error {
+func (m *making) start(ctx context.Context, request worker.Request) error {
 	// Cancelling a call does not end what it is about: the restore process hears that it is called off.
 	calling := context.WithoutCancel(ctx)
 	defer context.AfterFunc(ctx, m.listener.CallOff)()
@@ -79,7 +79,7 @@ func theirs(err error) *daemon.Error {
 }
 
 // createTask makes the task.
-func (m *making) createTask(ctx, calling context.Context, request restorer.Request) (err error) {
+func (m *making) createTask(ctx, calling context.Context, request worker.Request) (err error) {
 	o := runtimeOptions(m.plan.Spec)
 	if err := request.Put(o); err != nil {
 		return err

@@ -18,11 +18,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/fit"
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/runtime/setns"
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/shim/config"
-	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // A trial restores a snapshot into a container beside the one of which it was taken, up to the first instruction of its processes, and removes that container. It goes the way of
@@ -32,8 +32,8 @@ import (
 var errTried = failure.New(errdefs.ErrAborted, "", "it was restored as a trial, and does not run")
 
 // Trial returns the choices for a trial of a snapshot, which is complete in the local store and need have no name there.
-func Trial(snapshot ocispec.Descriptor) restorer.Choices {
-	return restorer.Choices{Trial: &snapshot, Pull: PullNever, Eager: true, Allow: []string{"all"}} // it may have again what its container has
+func Trial(snapshot ocispec.Descriptor) worker.Choices {
+	return worker.Choices{Trial: &snapshot, Pull: PullNever, Eager: true, Allow: []string{"all"}} // it may have again what its container has
 }
 
 const trialHint = "leave out --verify (or set verify = false under [dump] in /etc/cryo/config.toml), or restore the snapshot on another host to try it"
@@ -45,7 +45,7 @@ func CheckTrial(spec *specs.Spec, shim int, c config.Trust, ref string) error {
 		return failure.New(errdefs.ErrFailedPrecondition, trialHint, rule+": the snapshot cannot be tried beside the container: "+text, args...).By(rule)
 	}
 	for _, kind := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.MountNamespace} {
-		if path, has := setns.In(spec, kind); !has || path != "" {
+		if path, has := criu.NamespaceIn(spec, kind); !has || path != "" {
 			return refuse("verify-namespace", "it has no %s namespace of its own", kind)
 		}
 	}
@@ -100,7 +100,7 @@ func (v *serving) isTrial() bool {
 // isShielded reports whether a mount is a bind mount of the host's, which a trial must not write to. CRIU opens files for writing, makes deleted ones again for a moment, and removes the
 // second names that it has given to others, which a later restore needs.
 func isShielded(m specs.Mount) bool {
-	return fit.IsBind(m) && !slices.Contains(etcFiles, filepath.Clean(m.Destination))
+	return trust.IsBindMount(m) && !slices.Contains(etcFiles, filepath.Clean(m.Destination))
 }
 
 // shieldedFile bounds a file that is copied for a trial, bytes.

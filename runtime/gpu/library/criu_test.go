@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/gputest"
+	"github.com/cryo-project/cryo/integration/gputest"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // criu runs CRIU on the images of a test, and gives the errors of its log with an error.
@@ -42,9 +42,9 @@ func criu(t *testing.T, images string, args ...string) {
 }
 
 // newHelper starts one for the rig's devices.
-func newHelper(t *testing.T, r *rig) *driver.Client {
+func newHelper(t *testing.T, r *rig) *device.Helper {
 	t.Helper()
-	k, err := driver.Start(t.Context(), r.Helper())
+	k, err := device.StartHelper(t.Context(), r.Helper())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,19 +53,19 @@ func newHelper(t *testing.T, r *rig) *driver.Client {
 }
 
 // save has the driver save what a process has, and load bring it back.
-func (a *app) save(k *driver.Client) {
+func (a *app) save(k *device.Helper) {
 	a.t.Helper()
 	a.driver(k.Lock(a.t.Context(), []int{a.PID}, patient))
 	a.driver(k.Checkpoint(a.t.Context(), []int{a.PID}))
 }
 
-func (a *app) load(k *driver.Client, pairs ...driver.Pair) {
+func (a *app) load(k *device.Helper, pairs ...device.DevicePair) {
 	a.t.Helper()
 	a.driver(k.Restore(a.t.Context(), []int{a.PID}, pairs))
 	a.driver(k.Unlock(a.t.Context(), []int{a.PID}))
 }
 
-func (a *app) driver(outcomes []driver.Outcome, err error) {
+func (a *app) driver(outcomes []device.Outcome, err error) {
 	a.t.Helper()
 	for _, o := range outcomes {
 		if o.Code != 0 {
@@ -98,7 +98,7 @@ func TestDump(t *testing.T) {
 	<-a.Ended
 	criu(t, images, "restore", "--restore-detached")
 	t.Cleanup(func() { _ = syscall.Kill(a.PID, syscall.SIGKILL) })
-	a.load(k, driver.Pair{Old: r.Devices[0], New: r.Devices[1]})
+	a.load(k, device.DevicePair{Old: r.Devices[0], New: r.Devices[1]})
 	a.Waits()
 	p, _ := a.dial()
 	if table, err := p.Table(); err != nil || len(table) != len(pieces) || table[0].Address != pieces[0].Address || table[0].Device != r.Devices[1] {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // noLibraryError returns the error that the library's file is not there, with the paths where it was looked for.

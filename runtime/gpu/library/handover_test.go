@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/gputest"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/integration/gputest"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // TestHandOver hands everything over and takes it back, with calls bound in each of the ways that programs do.
@@ -49,7 +49,7 @@ func TestHandOver(t *testing.T) {
 }
 
 // check looks at pieces of two devices.
-func check(t *testing.T, r *rig, pieces []spec.GPUPiece, want int) {
+func check(t *testing.T, r *rig, pieces []record.GPUPiece, want int) {
 	t.Helper()
 	on := map[string]int64{}
 	for i, p := range pieces {
@@ -303,7 +303,7 @@ func TestRefused(t *testing.T) {
 		r.Order(test.orders...)
 		p, _ := a.dial()
 		err := p.Close(t.Context(), patient)
-		var pieces []spec.GPUPiece
+		var pieces []record.GPUPiece
 		var files []*os.File
 		if err == nil {
 			pieces, err = p.Table()
@@ -317,7 +317,7 @@ func TestRefused(t *testing.T) {
 		if err == nil {
 			err = p.Attach(t.Context(), pieces, files)
 		}
-		var call *driver.CallError
+		var call *device.CallError
 		if test.state == Closed && err != nil || test.state != Closed && !errors.As(err, &call) {
 			t.Fatalf("%s: %v", test.name, err)
 		}

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cryo-project/cryo/runtime/gpu/gputest"
+	"github.com/cryo-project/cryo/integration/gputest"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )

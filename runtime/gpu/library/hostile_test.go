@@ -12,7 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 // saying is a message of a library that is none.
@@ -137,7 +137,7 @@ func TestHostile(t *testing.T) {
 		{"none", give, []saying{one, say(0, 0, nil)}, "0 descriptors"},
 		{"driver", give, []saying{one, {header: header{Result: 999}}}, "CUDA_ERROR_UNKNOWN"},
 		{"own", func(p *Process) error { _, err := p.Own(t.Context()); return err }, []saying{say(1<<31, 0, nil)}, "left"},
-		{"attach", func(p *Process) error { return p.Attach(t.Context(), []spec.GPUPiece{{}}, nil) }, nil, "0 files for 1"},
+		{"attach", func(p *Process) error { return p.Attach(t.Context(), []record.GPUPiece{{}}, nil) }, nil, "0 files for 1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := links(t, os.Getpid(), "pipe:")

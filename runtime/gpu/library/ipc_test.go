@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cryo-project/cryo/runtime/gpu/gputest"
+	"github.com/cryo-project/cryo/integration/gputest"
 )
 
 // lend has a program make a handle of one of its allocations, and returns the sum of what is in it.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // A device of a program with localMemory has local memory for the stacks of so many threads in each context.
@@ -119,7 +119,7 @@ func TestLimitNotSetBack(t *testing.T) {
 		pieces, files := a.take()
 		r.Order(test.orders...)
 		p, _ := a.dial()
-		var call *driver.CallError
+		var call *device.CallError
 		if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != test.code {
 			t.Fatalf("%q: %v", test.orders, err)
 		}
@@ -141,7 +141,7 @@ func TestLimitNoRoom(t *testing.T) {
 	pieces, files := a.take()
 	other := r.run("--blocks", "30")
 	p, _ := a.dial()
-	var call *driver.CallError
+	var call *device.CallError
 	if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != 2 {
 		t.Fatal(err)
 	}
@@ -175,7 +175,7 @@ func TestLimitSetBackLate(t *testing.T) {
 	pieces, files := a.take()
 	r.Order("cuCtxSetLimit * delay 7500")
 	p, _ := a.dial()
-	var call *driver.CallError
+	var call *device.CallError
 	begin := time.Now()
 	if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != notReady || time.Since(begin) > 7500*time.Millisecond/haste {
 		t.Fatal(err, time.Since(begin))

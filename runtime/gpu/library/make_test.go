@@ -8,8 +8,8 @@ import (
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // fill gives memory the contents of other memory.
@@ -30,7 +30,7 @@ func (a *app) fill(made, from []*os.File) {
 }
 
 // made has the program make all its memory.
-func (a *app) made(p *Process, pieces []spec.GPUPiece) (files []*os.File, err error) {
+func (a *app) made(p *Process, pieces []record.GPUPiece) (files []*os.File, err error) {
 	a.t.Cleanup(func() { closeFiles(files) })
 	for n := range pieces {
 		f, err := p.Make(a.t.Context(), pieces, n)
@@ -43,7 +43,7 @@ func (a *app) made(p *Process, pieces []spec.GPUPiece) (files []*os.File, err er
 }
 
 // remade has the program make its memory, and fills it.
-func (a *app) remade(pieces []spec.GPUPiece, from []*os.File) {
+func (a *app) remade(pieces []record.GPUPiece, from []*os.File) {
 	a.t.Helper()
 	p, h := a.dial()
 	if h.State != Given {
@@ -88,7 +88,7 @@ func TestMakeUnfilled(t *testing.T) {
 		a.Must(err)
 		closeFiles(made)
 		for what, do := range map[string]func() error{"open": p.Open, "release": p.Release} {
-			if err := do(); !errors.As(err, new(*driver.CallError)) {
+			if err := do(); !errors.As(err, new(*device.CallError)) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -107,7 +107,7 @@ func TestMakeRefused(t *testing.T) {
 	p, _ := a.dial()
 	a.Must(p.Close(t.Context(), patient))
 	pieces, files := a.given(p)
-	var call *driver.CallError
+	var call *device.CallError
 	if _, err := a.made(p, pieces); !errors.As(err, &call) {
 		t.Errorf("there is some: %v", err)
 	}

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // answerTimeout is how long a library has for an answer to what does not wait for devices. Handing over 16 GiB takes 4 ms.
@@ -73,9 +73,9 @@ func (p *Process) Close(ctx context.Context, deadline time.Duration) error {
 
 // Table lists the process's pieces, in ascending order of addresses: each is mapped at its address, and has a descriptor of its own. Their numbers in that order
 // remain the same until the gate is opened. The gate is closed.
-func (p *Process) Table() ([]spec.GPUPiece, error) {
+func (p *Process) Table() ([]record.GPUPiece, error) {
 	const step = "list"
-	var pieces []spec.GPUPiece
+	var pieces []record.GPUPiece
 	h, payload, err := p.ask(step, header{Kind: table}, nil)
 	for {
 		if err != nil {
@@ -144,7 +144,7 @@ func (p *Process) Release() error {
 
 // Attach gives the process its pieces back, at the addresses they had: all, or after an error none. The files are in the order of the pieces;
 // they stay the caller's. What there is room for becomes the process's own memory at once; Own does the rest when the files are closed.
-func (p *Process) Attach(ctx context.Context, pieces []spec.GPUPiece, files []*os.File) error {
+func (p *Process) Attach(ctx context.Context, pieces []record.GPUPiece, files []*os.File) error {
 	const step = "give back"
 	if len(pieces) != len(files) {
 		return fmt.Errorf("%s GPU memory of process %d: %d files for %d pieces", step, p.pid, len(files), len(pieces))
@@ -173,14 +173,14 @@ func (p *Process) Attach(ctx context.Context, pieces []spec.GPUPiece, files []*o
 // Make has the process make memory of its own for one of its pieces, instead of Attach, and gives a descriptor of it for the caller to fill: one after the other, from the
 // first on. What is in it before is of no meaning. All pieces are made and filled, or none: the process has none of them when the conversation ends before Filled, or
 // after an error, and may be asked for the first again.
-func (p *Process) Make(ctx context.Context, pieces []spec.GPUPiece, n int) (*os.File, error) {
+func (p *Process) Make(ctx context.Context, pieces []record.GPUPiece, n int) (*os.File, error) {
 	const step = "make"
 	if n == 0 {
 		has, err := p.Table()
 		if err != nil {
 			return nil, err
 		}
-		same := func(a, b spec.GPUPiece) bool { return a.Address == b.Address && a.Size == b.Size }
+		same := func(a, b record.GPUPiece) bool { return a.Address == b.Address && a.Size == b.Size }
 		if !slices.EqualFunc(has, pieces, same) {
 			return nil, p.wrong(errors.New("it makes other pieces than it gave"))
 		}
@@ -288,7 +288,7 @@ func (p *Process) result(step string, h header) error {
 	if h.Result == 0 {
 		return nil
 	}
-	return &driver.CallError{Call: fmt.Sprintf("%s GPU memory of process %d", step, p.pid), Code: int(h.Result), Name: name(int(h.Result))}
+	return &device.CallError{Call: fmt.Sprintf("%s GPU memory of process %d", step, p.pid), Code: int(h.Result), Name: name(int(h.Result))}
 }
 
 func (p *Process) wrong(err error) error { return protocolError(p.pid, err) }

@@ -13,8 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/gputest"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/integration/gputest"
 )
 
 // Most tests wait most of the time, so that some run side by side.
@@ -113,7 +113,7 @@ func (a *app) dial() (*Process, Hello) {
 }
 
 // take has the program hand everything over.
-func (a *app) take() ([]spec.GPUPiece, []*os.File) {
+func (a *app) take() ([]record.GPUPiece, []*os.File) {
 	a.t.Helper()
 	p, _ := a.dial()
 	a.Must(p.Close(a.t.Context(), patient))
@@ -123,7 +123,7 @@ func (a *app) take() ([]spec.GPUPiece, []*os.File) {
 	return pieces, files
 }
 
-func (a *app) given(p *Process) ([]spec.GPUPiece, []*os.File) {
+func (a *app) given(p *Process) ([]record.GPUPiece, []*os.File) {
 	a.t.Helper()
 	pieces, err := p.Table()
 	a.Must(err)
@@ -134,7 +134,7 @@ func (a *app) given(p *Process) ([]spec.GPUPiece, []*os.File) {
 }
 
 // back gives everything back.
-func (a *app) back(pieces []spec.GPUPiece, files []*os.File) {
+func (a *app) back(pieces []record.GPUPiece, files []*os.File) {
 	a.t.Helper()
 	p, h := a.dial()
 	if h.State != Given {

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // allKinds are blocks with handles, of each kind that is handed over, beside plain ones.
@@ -163,7 +163,7 @@ func TestVirtualNoRoom(t *testing.T) {
 }
 
 // attempt hands everything over and takes it back, until an error. What the files have is the caller's.
-func (a *app) attempt() (pieces []spec.GPUPiece, files []*os.File, err error) {
+func (a *app) attempt() (pieces []record.GPUPiece, files []*os.File, err error) {
 	p, err := Dial(a.t.Context(), a.PID)
 	if err != nil {
 		return nil, nil, err
@@ -197,7 +197,7 @@ func TestVirtualRefused(t *testing.T) {
 				orders, read := os.ReadFile(filepath.Join(r.Dir, "orders"))
 				a.Must(read)
 				r.Order()
-				if err != nil && !errors.As(err, new(*driver.CallError)) {
+				if err != nil && !errors.As(err, new(*device.CallError)) {
 					t.Fatalf("after %d: %v", passes, err)
 				}
 				p, h := a.dial()
@@ -257,7 +257,7 @@ func TestVirtualNotMade(t *testing.T) {
 				}
 				closeFiles(out)
 				r.Order()
-				if made = err == nil; !made && !errors.As(err, new(*driver.CallError)) {
+				if made = err == nil; !made && !errors.As(err, new(*device.CallError)) {
 					t.Fatalf("after %d: %v", passes, err)
 				}
 				a.Must(p.HangUp())

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/record"
 )
 
 // A message is a header and a payload, little-endian. A request has one number, and so have its answers.
@@ -116,7 +116,7 @@ func printable(b []byte) string {
 }
 
 // decodeEntries adds the pieces of an answer to table to those of the ones before.
-func decodeEntries(pieces []spec.GPUPiece, h header, payload []byte) ([]spec.GPUPiece, error) {
+func decodeEntries(pieces []record.GPUPiece, h header, payload []byte) ([]record.GPUPiece, error) {
 	if uint64(len(payload)) != uint64(h.Count)*entrySize {
 		return nil, errShort
 	}
@@ -131,12 +131,12 @@ func decodeEntries(pieces []spec.GPUPiece, h header, payload []byte) ([]spec.GPU
 		switch {
 		case int(e.Number) != len(pieces):
 			return nil, fmt.Errorf("piece %d has number %d", len(pieces), e.Number)
-		case e.Size == 0 || e.Size > spec.MaxAddress || e.Size%granularity != 0 || e.Address%granularity != 0 || e.Address > spec.MaxAddress:
+		case e.Size == 0 || e.Size > record.MaxAddress || e.Size%granularity != 0 || e.Address%granularity != 0 || e.Address > record.MaxAddress:
 			return nil, fmt.Errorf("piece %d has %d bytes at %#x", e.Number, e.Size, e.Address)
 		case len(pieces) > 0 && e.Address < pieces[len(pieces)-1].Address+uint64(pieces[len(pieces)-1].Size):
 			return nil, fmt.Errorf("piece %d at %#x begins before the end of the one before", e.Number, e.Address)
 		}
-		pieces = append(pieces, spec.GPUPiece{Address: e.Address, Size: int64(e.Size), Device: uuidText(e.UUID)})
+		pieces = append(pieces, record.GPUPiece{Address: e.Address, Size: int64(e.Size), Device: uuidText(e.UUID)})
 	}
 	return pieces, nil
 }

@@ -18,7 +18,7 @@ enum {
 	NVML_NAMED
 };
 
-// nvml_state is for the host, which finds it by its magic: runtime/gpu/driver/nvml.go. It counts lost up while all threads stand still.
+// nvml_state is for the host, which finds it by its magic: runtime/gpu/device/helper_nvml.go. It counts lost up while all threads stand still.
 extern struct nvml_state {
 	char magic[16];
 	uint32_t opened; // initialisations that the program has not undone

@@ -1,0 +1,4 @@
+package store
+
+// What external tests need to know.
+const DamagedTries = damagedTries

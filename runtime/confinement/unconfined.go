@@ -1,5 +1,0 @@
-//go:build unconfined
-
-package confinement
-
-const confines = false

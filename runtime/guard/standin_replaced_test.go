@@ -1,0 +1,53 @@
+package guard
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// TestAwait replaces a program by one that is being written, which the kernel does not execute: it is waited for, and refused if that takes too long.
+func TestAwait(t *testing.T) {
+	dir := t.TempDir()
+	own, program := filepath.Join(dir, "own"), filepath.Join(dir, "program")
+	content, err := os.ReadFile("/bin/true")
+	if err == nil {
+		err = errors.Join(os.WriteFile(own, content, 0o755), os.Link(own, program))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	if err := await(ctx, program, own, 0); err != nil {
+		t.Errorf("the running one: %v", err)
+	}
+	if err := os.Remove(program); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(program, os.O_WRONLY|os.O_CREATE, 0o755)
+	if err == nil {
+		_, err = f.Write(content)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := exec.Command(program).Run(); !errors.Is(err, unix.ETXTBSY) {
+		t.Skipf("this kernel executes what is being written: %v", err)
+	}
+	if err := await(ctx, program, own, 100*time.Millisecond); !errdefs.IsUnavailable(err) {
+		t.Errorf("one that is being written: %v", err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { f.Close() })
+	if err := await(ctx, program, own, 5*time.Second); err != nil {
+		t.Errorf("one that was being written: %v", err)
+	}
+	if err := exec.Command(program).Run(); err != nil {
+		t.Error(err)
+	}
+}

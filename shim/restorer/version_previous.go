@@ -1,8 +1,0 @@
-//go:build previous
-
-package restorer
-
-// Programs built with this tag are taken by tests for those of the release before.
-const protocol = previous
-
-const takesOrders = false

@@ -1,0 +1,54 @@
+package save
+
+import (
+	"io"
+	"os/exec"
+	"testing"
+)
+
+// A small container has several segments, a large one not too many for a manifest.
+func TestSegmentSize(t *testing.T) {
+	for _, c := range []struct {
+		gpus         bool
+		memory, want int64
+	}{
+		{false, 1 << 20, 64 << 20},
+		{false, 16 << 30, 64 << 20},
+		{false, 16<<30 + 1, 256 << 20},
+		{true, 1 << 20, 256 << 20},
+	} {
+		if got := segmentSize(c.gpus, c.memory); got != c.want {
+			t.Errorf("%d bytes of memory, GPUs %t: %d, want %d", c.memory, c.gpus, got, c.want)
+		}
+	}
+}
+
+// The memory of descendants counts, and what has ended has none.
+func TestResident(t *testing.T) {
+	// The second shell has 32 MiB in a variable, and says when.
+	cmd := exec.Command("sh", "-c", `sh -c 'x=$(head -c 33554432 /dev/zero | tr "\0" x); echo; read y; : $x' <&0; :`)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if n := resident(cmd.Process.Pid); n < 32<<20 || n > 1<<30 {
+		t.Errorf("a shell and its child have %d bytes", n)
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if n := resident(cmd.Process.Pid); n != 0 {
+		t.Errorf("what has ended has %d bytes", n)
+	}
+}

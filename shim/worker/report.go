@@ -1,0 +1,108 @@
+package worker
+
+import (
+	"encoding/json"
+	"fmt"
+	"sync"
+
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/runtime/channel"
+)
+
+// reportSocket is where a command waits for news, in a working directory of its own.
+const reportSocket = "report"
+
+// News is what a command hears of the restore or checkpoint that it has asked for. In the first, nothing is there.
+type News struct {
+	// Result: the container runs, or the snapshot was tried. It comes a second time when all memory is in the local store. Of a checkpoint: the snapshot is complete.
+	Result   json.RawMessage `json:"result,omitempty"`
+	Progress *Progress       `json:"progress,omitempty"`
+	Ended    string          `json:"ended,omitempty"` // an activity of Progress whose total is not known
+	Waits    *Waits          `json:"waits,omitempty"`
+	Warning  string          `json:"warning,omitempty"`
+	Saying   string          `json:"saying,omitempty"` // what is being done
+	Log      string          `json:"log,omitempty"`    // for debugging
+	// Failed may come with a Result: the snapshot is complete, and the rest has failed.
+	Failed *failure.Error `json:"failed,omitempty"`
+	RunsOn bool           `json:"runsOn,omitempty"` // Failed does no harm to the container
+	State  *State         `json:"state,omitempty"`  // after a checkpoint that has failed
+}
+
+// Progress is how far a part of the work is, bytes; see [image.Progress].
+type Progress struct {
+	What  string `json:"what"`
+	Done  int64  `json:"done"`
+	Total int64  `json:"total"`
+}
+
+// Waits says what an activity of Progress waits for while its numbers stand still.
+type Waits struct {
+	Activity string `json:"activity"`
+	For      string `json:"for"`
+}
+
+// State is that of a container after a checkpoint that has failed, as a whole or in part.
+type State struct {
+	Running  bool   `json:"running,omitempty"`
+	Lost     bool   `json:"lost,omitempty"`     // it has ended, and should not have
+	Snapshot string `json:"snapshot,omitempty"` // digest of the snapshot, which is complete; empty: there is none
+}
+
+// Report is the restore process's, or checkpoint process's, end of a connection to a command.
+type Report struct {
+	mu sync.Mutex
+	to *channel.Channel
+}
+
+// ListenForReport waits for processes in the directory dir, which [OpenReport] is called with.
+func ListenForReport(dir string) (*channel.Listener, error) {
+	l, err := channel.Listen(dir, reportSocket)
+	if err != nil {
+		return nil, fmt.Errorf("wait for a report: %w", err)
+	}
+	return l, nil
+}
+
+// OpenReport reaches the command that waits in the directory dir. It returns an error where none does.
+func OpenReport(dir string) (*Report, error) {
+	c, _, err := channel.Dial(dir, reportSocket)
+	if err != nil {
+		return nil, fmt.Errorf("report to the command: %w", err)
+	}
+	r := &Report{to: c}
+	r.Tell(News{}) // the command knows then that it is heard
+	return r, nil
+}
+
+// Tell sends news. Progress is dropped where the command does not keep up, and all is where it has ended. nil reports nothing.
+func (r *Report) Tell(n News) {
+	if r == nil {
+		return
+	}
+	if n.Progress == nil {
+		r.mu.Lock()
+	} else if !r.mu.TryLock() {
+		return
+	}
+	defer r.mu.Unlock()
+	_ = r.to.SendWithin(lastTime, n) // it may have ended
+}
+
+// Left returns when the command has hung up, or has ended. News that come later still reach one that has hung up.
+func (r *Report) Left() {
+	for {
+		var m struct{} // it sends none
+		fds, err := r.to.Receive(&m)
+		if err != nil {
+			return
+		}
+		channel.Close(fds)
+	}
+}
+
+// Close ends the report. nil has none.
+func (r *Report) Close() {
+	if r != nil {
+		_ = r.to.Close()
+	}
+}
