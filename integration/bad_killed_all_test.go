@@ -16,13 +16,14 @@ import (
 // TestBadKilledDump kills CRIU or runc some times at random moments of a dump: the container runs on, with its network, or is reported lost.
 func TestBadKilledDump(t *testing.T) {
 	a, _ := pair(t)
-	t.Run("iptables", func(t *testing.T) { killDumps(t, a) })
-	// CRIU takes this from a file of the user's, which comes after all else.
-	conf := filepath.Join(t.TempDir(), "criu.conf")
-	if err := os.WriteFile(conf, []byte("network-lock nftables\n"), 0o600); err != nil {
-		t.Fatal(err)
+	for _, lock := range []string{"iptables", "nftables"} {
+		// CRIU takes this from a file of the user's, which comes after all else.
+		conf := filepath.Join(t.TempDir(), "criu.conf")
+		if err := os.WriteFile(conf, []byte("network-lock "+lock+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		t.Run(lock, func(t *testing.T) { killDumps(t, a, "--annotation", "org.criu.config="+conf) })
 	}
-	t.Run("nftables", func(t *testing.T) { killDumps(t, a, "--annotation", "org.criu.config="+conf) })
 }
 
 // TestBadKilledShim kills the shim during a dump: the container is lost, is reported so, and nothing of it is left.

@@ -102,7 +102,7 @@ func serving(p process) bool {
 }
 
 // commands are those of processes that take part; the kernel keeps 15 characters.
-var commands = map[string]string{"shim": "containerd-shim", "helper": "cryo-gpu-keeper", "criu": "criu"}
+var commands = map[string]string{"checkpoint": "cryo-checkpoint", "shim": "containerd-shim", "helper": "cryo-gpu-keeper", "criu": "criu"}
 
 // running tells whether the host has a process with a command.
 func running(t *testing.T, h *lab.Host, who string) func() bool {
@@ -116,7 +116,7 @@ func running(t *testing.T, h *lab.Host, who string) func() bool {
 	}
 }
 
-// untilDumping waits until CRIU is at work for the cryo command.
+// untilDumping waits until CRIU is at work for the checkpoint process.
 func (b *background) untilDumping(t *testing.T, h *lab.Host) {
 	t.Helper()
 	b.until(t, "dump", func() bool {

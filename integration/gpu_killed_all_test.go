@@ -13,8 +13,8 @@ import (
 // during are the calls of a checkpoint that leaves its container running, in their order, each in a way that it takes long.
 var during = []string{"state %d delay 600", "lock %d slow 600", "checkpoint %d slow 600", "restore %d slow 600", "unlock %d slow 600"}
 
-// TestGPUKilledClient kills the cryo command in each call for each process: the container runs on with its GPU.
-func TestGPUKilledClient(t *testing.T) {
+// TestGPUKilledCheckpoint kills the checkpoint process in each call for each process: the container runs on with its GPU.
+func TestGPUKilledCheckpoint(t *testing.T) {
 	a, _ := gpuPair(t)
 	id, ref := name(t), "gpu/client:1"
 	before := startSeveral(t, a, id)
@@ -23,17 +23,17 @@ func TestGPUKilledClient(t *testing.T) {
 	for _, call := range during {
 		eachProcess(t, call, func(t *testing.T, n int) {
 			order(t, a, fmt.Sprintf(call, n))
-			killed(t, a, id, ref, "client", func(b *background) { b.until(t, "call", obeyed(t, a)) })
+			killed(t, a, id, ref, "checkpoint", func(b *background) { b.until(t, "call", obeyed(t, a)) })
 			unharmed(t, a, id, before)
 			tidy(t, a, ref, traced)
 		})
 	}
 	t.Run("dump", func(t *testing.T) {
-		killed(t, a, id, ref, "client", func(b *background) { b.untilDumping(t, a) })
+		killed(t, a, id, ref, "checkpoint", func(b *background) { b.untilDumping(t, a) })
 		unharmed(t, a, id, before)
 		tidy(t, a, ref, traced)
 	})
-	killedInHold(t, a, ref, "client", traced)
+	killedInHold(t, a, ref, "checkpoint", traced)
 }
 
 // TestGPUKilledHelper kills the helper likewise, and CRIU: the container runs on with its GPU.
@@ -105,7 +105,7 @@ func TestGPUKilledShim(t *testing.T) {
 	t.Run("hold", func(t *testing.T) { check(t, func(b *background) { b.untilHeld(t, a) }, pagesInFiles(t, a)...) })
 }
 
-// killedInHold kills while the shim holds a container for the command, after CRIU's dump.
+// killedInHold kills while the shim holds a container for the checkpoint process, after CRIU's dump.
 func killedInHold(t *testing.T, h *lab.Host, ref, victim string, traced []string) (r lab.Result) {
 	t.Helper()
 	t.Run("hold", func(t *testing.T) {
@@ -119,7 +119,7 @@ func killedInHold(t *testing.T, h *lab.Host, ref, victim string, traced []string
 	return r
 }
 
-// pagesInFiles gives a container a configuration of CRIU by which it does not need the cryo command while it dumps.
+// pagesInFiles gives a container a configuration of CRIU by which it does not need the checkpoint process while it dumps.
 func pagesInFiles(t *testing.T, h *lab.Host) []string {
 	t.Helper()
 	path := filepath.Join(h.Dir, "pages-in-files.conf")
@@ -137,7 +137,7 @@ func killed(t *testing.T, h *lab.Host, id, ref, victim string, until func(*backg
 	b.victim(t, h, victim)
 	b.goOn()
 	r := b.wait(t)
-	if want := map[string]int{"client": codeKilled}[victim]; want != 0 && r.Code != want {
+	if want := map[string]int{"client": codeKilled, "checkpoint": codeAborted}[victim]; want != 0 && r.Code != want {
 		t.Errorf("exit code %d, want %d", r.Code, want)
 	}
 	return r

@@ -204,7 +204,7 @@ func endBegun(bundle, file string) (work string, err error) {
 	}
 	work = string(data)
 	switch lock, err := lockWork(work); {
-	case errors.Is(err, fs.ErrNotExist): // its owner, the cryo command, may have ended
+	case errors.Is(err, fs.ErrNotExist): // its owner, the checkpoint process, may have ended
 	case err != nil:
 		return "", err // what is in it now is another's
 	default:

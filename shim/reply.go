@@ -12,7 +12,7 @@ import (
 )
 
 // reply gives an error the form in which it crosses to containerd: its kind, and its text once, with the rule and the hint as its last lines
-// ([failure.Text]). The command finds kind, message, rule and hint in a file of its own ([failure.Leave]). errgrpc alone sends every cause of an error
+// ([failure.Text]). A command that has started this hears more from its process ([worker.News]). errgrpc alone sends every cause of an error
 // that joins several a second time, and clients print them all.
 func reply(err error) error {
 	if err == nil {

@@ -144,7 +144,7 @@ func load(ctx context.Context, c *device.Keeper, pieces []record.GPUPiece, fill 
 	return connected(send, func(f *os.File) error { return c.Receive(ctx, f) })
 }
 
-// drain takes all pieces, as the cryo command does: a slot a worker.
+// drain takes all pieces, as the checkpoint process does: a slot a worker.
 func drain(ctx context.Context, c *device.Keeper, pieces []record.GPUPiece, look func(device.Chunk) error) error {
 	receive := func(f *os.File) error {
 		g, ctx := errgroup.WithContext(ctx)

@@ -29,7 +29,7 @@ type group struct {
 // EndDump ends what is left of a dump or a restore whose shim or runc has died: runc, and the CRIU processes in its work directory.
 func EndDump(work string) error {
 	named := work
-	// The directory itself may be gone: its owner, the cryo command, may have died as well.
+	// The directory itself may be gone: its owner, the checkpoint process, may have died as well.
 	parent, err := filepath.EvalSymlinks(filepath.Dir(work))
 	switch {
 	case err == nil:

@@ -36,7 +36,7 @@ func (e *ResidueError) Unwrap() []error { return []error{errdefs.ErrInternal, e.
 func (c Container) mend(ctx context.Context, d Dump, network *Network) error {
 	work, err := filepath.EvalSymlinks(d.Work)
 	if err != nil {
-		work = d.Work // its owner, the cryo command, has ended
+		work = d.Work // its owner, the checkpoint process, has ended
 	}
 	g := group{work: work, named: d.Work}
 	if !network.Shared() {

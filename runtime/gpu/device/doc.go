@@ -49,7 +49,7 @@
 //
 // This part moves device memory between the process that holds it and the one that packs or reads it, through a few buffers
 // that both have mapped. The keeper (package runtime/gpu/device) makes the buffers, a sealed memfd, pins them, and copies between
-// them and the devices. At a checkpoint it sends, and the cryo command receives; at a restore the loader sends, and it receives.
+// them and the devices. At a checkpoint it sends, and the checkpoint process receives; at a restore the loader sends, and it receives.
 //
 // # Ring: protocol
 //

@@ -90,7 +90,7 @@ func (l *Link) Close() error {
 	return l.memory.Close()
 }
 
-// ReceivePieces is [AcceptRing] and [Link.Receive]: the cryo command's part of a checkpoint.
+// ReceivePieces is [AcceptRing] and [Link.Receive]: the checkpoint process's part of a checkpoint.
 func ReceivePieces(ctx context.Context, socket syscall.Conn, sizes []int64, take func(c Chunk, release func()) error) error {
 	l, err := AcceptRing(ctx, socket)
 	if err != nil {
