@@ -1,29 +1,25 @@
 package integration
 
-import (
-	"strings"
-	"testing"
-	"time"
-)
+import "testing"
 
-// TestGPUNVMLBeside moves a process that has NVML open beside CUDA, which the driver saves, by both engines.
+// TestGPUNVMLKeeper is TestGPUNVML with the engine keeper.
+func TestGPUNVMLKeeper(t *testing.T) { watched(t, handing, watching...) }
+
+// TestGPUNVMLBeside moves a process that has NVML open beside CUDA, and children that it has forked, in which NVML is not initialised, by both engines.
 func TestGPUNVMLBeside(t *testing.T) {
 	for engine, flags := range map[string][]string{"driver": oneGPU, "keeper": handing} {
-		t.Run(engine, func(t *testing.T) { watched(t, flags, "--nvml", "dlsym") })
+		t.Run(engine, func(t *testing.T) { watched(t, flags, "--nvml", "plain", "--watching-children", "2") })
 	}
 }
 
-// TestGPUNVMLBesideForked has children of such a process ask as well, by NVML that they have inherited.
-func TestGPUNVMLBesideForked(t *testing.T) {
-	watched(t, handing, "--nvml", "dlsym", "--watching-children", "2")
-}
-
-// TestGPUNVMLOnly moves a container in which nothing uses CUDA, as that of a monitor.
+// TestGPUNVMLOnly moves a container in which nothing uses CUDA, as that of a monitor, by both engines.
 func TestGPUNVMLOnly(t *testing.T) {
-	watched(t, handing, "--no-cuda", "--nvml", "direct", "--watching-children", "1")
+	for engine, flags := range map[string][]string{"driver": oneGPU, "keeper": handing} {
+		t.Run(engine, func(t *testing.T) { watched(t, flags, "--no-cuda", "--nvml", "plain") })
+	}
 }
 
-// TestGPUNVMLUndone has the driver fail before NVML's device files are taken, and CRIU end when they are gone: all run on, and so they do where the helper dies meanwhile.
+// TestGPUNVMLUndone has the driver fail when NVML's device files are closed, and CRIU end: all run on, and so they do where the helper dies meanwhile.
 func TestGPUNVMLUndone(t *testing.T) {
 	a, _ := gpuPair(t)
 	id, ref := name(t), "gpu/nvml:1"
@@ -55,20 +51,4 @@ func TestGPUNVMLAgain(t *testing.T) {
 		must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
 		unharmed(t, a, id, before)
 	}
-}
-
-// TestGPUOpenForced overrides the rule: the checkpoint is taken, and NVML fails afterwards, which the program says.
-func TestGPUOpenForced(t *testing.T) {
-	a, _ := gpuPair(t)
-	id, ref := name(t), "gpu/nvml-forced:1"
-	before := startGPU(t, a, id, oneGPU, watching...)
-	forget(t, a, ref)
-	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--force", "gpu-open"))
-	if out := must(t, a.Cryo(t.Context(), "inspect", ref)).Stdout; !strings.Contains(out, "gpu-open") {
-		t.Errorf("what was overridden is not told:\n%s", out)
-	}
-	eventually(t, "NVML fails", 30*time.Second, func() bool {
-		after, err := a.Ask(t.Context(), id, "check")
-		return err == nil && after.Life == before.Life && !after.OK && strings.Contains(after.Error, "NVML says")
-	})
 }

@@ -21,6 +21,7 @@ struct request {
 struct control {
 	char magic[sizeof(CONTROL_MAGIC)];
 	int initialized;      // after cuInit
+	int attended;         // a thread carries requests out: after cuInit, or NVML
 	int state;            // CUprocessState
 	struct request request;
 	unsigned asked;       // the helper counts up after it has written the request

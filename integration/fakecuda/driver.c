@@ -176,11 +176,40 @@ static void forked(void)
 	memcpy(control.magic, CONTROL_MAGIC, sizeof(control.magic));
 }
 
-CUresult cuInit(unsigned flags)
+// attend_start begins what the helper's calls need, under the gate.
+static CUresult attend_start(void)
 {
 	static int handler;
 	sigset_t all, before;
 	pthread_t thread;
+	int failed;
+
+	if (control.attended)
+		return CUDA_SUCCESS;
+	if (!handler && pthread_atfork(NULL, NULL, forked))
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	handler = 1;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	failed = pthread_create(&thread, NULL, attend, NULL);
+	if (!failed)
+		pthread_detach(thread);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	control.attended = !failed;
+	return failed ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+}
+
+// fakecuda_attend is for NVML, which loads the real driver's library, too: the checkpoint calls know the process from then on.
+FAKE void fakecuda_attend(void);
+FAKE void fakecuda_attend(void)
+{
+	if (enter() == CUDA_ERROR_NOT_INITIALIZED && devices_find() == CUDA_SUCCESS)
+		attend_start();
+	leave(CUDA_SUCCESS);
+}
+
+CUresult cuInit(unsigned flags)
+{
 	CUresult r = CUDA_SUCCESS;
 
 	if (flags != 0)
@@ -193,16 +222,7 @@ CUresult cuInit(unsigned flags)
 	r = devices_find();
 	if (r != CUDA_SUCCESS)
 		return leave(r);
-	if (!handler && pthread_atfork(NULL, NULL, forked))
-		return leave(CUDA_ERROR_OPERATING_SYSTEM);
-	handler = 1;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	if (pthread_create(&thread, NULL, attend, NULL))
-		r = CUDA_ERROR_OPERATING_SYSTEM;
-	else
-		pthread_detach(thread);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	r = attend_start();
 	control.initialized = r == CUDA_SUCCESS;
 	return leave(r);
 }

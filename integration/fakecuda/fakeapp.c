@@ -20,9 +20,9 @@
 #include <unistd.h>
 
 static const char usage[] =
-	"fakeapp [--processes N] [--watch] [--nvml dlsym|direct|topology] [--watchers N] [--watching-children N] [--no-cuda] [--apart] [--mib N] [--blocks MIB,MIB...] [--kinds KIND,KIND...] [--kernel MS] [--managed] [--peer] [--storm N] [--captures N] [--poll] [--bind direct|dlsym|proc]\n"
+	"fakeapp [--processes N] [--watch] [--nvml plain|events|apart] [--watchers N] [--watching-children N] [--no-cuda] [--apart] [--mib N] [--blocks MIB,MIB...] [--kinds KIND,KIND...] [--kernel MS] [--managed] [--peer] [--storm N] [--captures N] [--poll] [--bind direct|dlsym|proc]\n"
 	"        [--quiet] [--socket PATH]\n"
-	"  each of N processes, but for the last one where it is to watch, which only has the driver's device files open, or NVML, by N threads and in children that it forks, holds that much on each device, or (apart) on one alone, by turns, or allocations of these sizes, of the kinds plain, whole, chunks, released, retained, held, twice, exported and blank (mapped.c), and launches a\n"
+	"  each of N processes, but for the last one where it is to watch, which only has the driver's device files open, or NVML (with an event set; without the driver's library), by N threads and in children that it forks, holds that much on each device, or (apart) on one alone, by turns, or allocations of these sizes, of the kinds plain, whole, chunks, released, retained, held, twice, exported and blank (mapped.c), and launches a\n"
 	"  kernel of MS milliseconds at its start; a thread asks (poll) all the time whether a stream is idle; N threads of it allocate, copy, compare and free all the time, or capture graphs; its calls are bound by the linker, dlsym or\n"
 	"  cuGetProcAddress\n"
 	"It answers one line of JSON to one line on the socket (/srv/ask.sock):\n"

@@ -1,46 +1,46 @@
 // NVML, for the helper and for programs. Names, values and types are those of NVIDIA's nvml.h.
 //
-// As the real one it counts initialisations, and has device files open in between (nvml_files.c). A call fails with NVML_ERROR_UNINITIALIZED before and after, and with NVML_ERROR_UNKNOWN where something has
-// taken the files. Handles are of one initialisation: the next one's are others, and who uses one later ends by SIGSEGV.
+// As the real one (580.159.04) it
+// - counts initialisations, and has device files open in between (nvml_files.c); a call before or after fails with NVML_ERROR_UNINITIALIZED;
+// - loads libcuda.so.1, by which the driver's checkpoint calls know the process: they close its files and open them again, but not those of event sets;
+// - is not initialised in the child of a fork, and can be initialised there by the files that were inherited;
+// - fails with NVML_ERROR_OPERATING_SYSTEM where something else is in the place of its files, and can never be initialised again when it was shut down so.
 #define _GNU_SOURCE
 #include "directory.h"
 #include "nvml_files.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 typedef int nvmlReturn_t;
 typedef struct known *nvmlDevice_t;
-typedef struct set *nvmlEventSet_t;
+typedef int *nvmlEventSet_t;
 typedef struct { unsigned long long total, free, used; } nvmlMemory_t;
 typedef struct { unsigned gpu, memory; } nvmlUtilization_t;
 typedef struct { char busIdLegacy[16]; unsigned domain, bus, device, pciDeviceId, pciSubSystemId; char busId[32]; } nvmlPciInfo_t;
 typedef struct { unsigned pid; unsigned long long usedGpuMemory; unsigned gpuInstanceId, computeInstanceId; } nvmlProcessInfo_t;
-typedef struct { nvmlDevice_t device; unsigned long long eventType, eventData; unsigned gpuInstanceId, computeInstanceId; } nvmlEventData_t;
 
-enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, TIMEOUT = 10, UNKNOWN = 999 };
+enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9, OPERATING_SYSTEM = 17, UNKNOWN = 999 };
 
-struct known {
+static struct known {
 	struct device device;
-	int minor, mig, set;
+	int minor, mig;
 	char name[64], architecture[16];
-};
-struct set { nvmlDevice_t device; };
-
-// state is of one initialisation, in pages of its own.
-static struct state { struct known known[MAX_DEVICES]; struct set sets[16]; int count; } *state;
+} known[MAX_DEVICES];
+static int known_count;
 static unsigned initialised;
+static int owner; // the process in which it was
 static pthread_mutex_t initialising = PTHREAD_MUTEX_INITIALIZER;
 static char driver[64] = "580.159.04";
 static int listed; // the helper has a list of devices, programs see them
 
 // usable is what a call comes to that needs nothing else.
-static nvmlReturn_t usable(void) { return !initialised ? UNINITIALIZED : files_work() ? SUCCESS : UNKNOWN; }
+static nvmlReturn_t usable(void) { return !initialised || owner != getpid() ? UNINITIALIZED : files_work() ? SUCCESS : OPERATING_SYSTEM; }
 
 #define NEED if (usable() != SUCCESS) return usable()
 
@@ -51,18 +51,18 @@ static void find_visible(void)
 {
 	struct device found[MAX_DEVICES];
 
-	state->count = directory_devices(found, MAX_DEVICES);
-	for (int i = 0; i < state->count; i++)
-		state->known[i] = (struct known){.device = found[i], .minor = found[i].minor, .name = "NVIDIA H200", .architecture = "9.0"};
-	qsort(state->known, state->count, sizeof(*state->known), compare);
+	known_count = directory_devices(found, MAX_DEVICES);
+	for (int i = 0; i < known_count; i++)
+		known[i] = (struct known){.device = found[i], .minor = found[i].minor, .name = "NVIDIA H200", .architecture = "9.0"};
+	qsort(known, known_count, sizeof(*known), compare);
 }
 
 static void find_listed(FILE *f)
 {
 	char line[256];
 
-	while (state->count < MAX_DEVICES && fgets(line, sizeof(line), f)) {
-		struct known *k = &state->known[state->count];
+	while (known_count < MAX_DEVICES && fgets(line, sizeof(line), f)) {
+		struct known *k = &known[known_count];
 		char uuid[64], last[8] = "";
 		long long total;
 
@@ -75,8 +75,18 @@ static void find_listed(FILE *f)
 				*c = ' ';
 		k->device.total = total;
 		k->mig = !strcmp(last, "mig");
-		state->count++;
+		known_count++;
 	}
+}
+
+// attend has the driver's checkpoint calls know the process, unless FAKENVML_APART says that libcuda.so.1 is not there.
+static void attend(void)
+{
+	void *library = getenv("FAKENVML_APART") ? NULL : dlopen("libcuda.so.1", RTLD_NOW);
+	void (*function)(void) = library ? (void (*)(void))dlsym(library, "fakecuda_attend") : NULL;
+
+	if (function)
+		function();
 }
 
 static nvmlReturn_t begin(void)
@@ -86,19 +96,18 @@ static nvmlReturn_t begin(void)
 
 	if (path && !f)
 		return DRIVER_NOT_LOADED;
-	state = mmap(NULL, sizeof(*state), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	listed = f != NULL;
+	known_count = 0;
 	if (f)
 		find_listed(f);
 	else
 		find_visible();
 	if (f)
 		fclose(f);
-	if (!files_open()) {
-		mprotect(state, sizeof(*state), PROT_NONE);
-		return DRIVER_NOT_LOADED;
-	}
-	return SUCCESS;
+	else
+		attend();
+	owner = getpid();
+	return files_open() ? SUCCESS : OPERATING_SYSTEM;
 }
 
 FAKE nvmlReturn_t nvmlInitWithFlags(unsigned flags)
@@ -107,6 +116,8 @@ FAKE nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 
 	(void)flags;
 	pthread_mutex_lock(&initialising);
+	if (owner != getpid())
+		initialised = 0;
 	r = initialised ? SUCCESS : begin();
 	initialised += r == SUCCESS;
 	pthread_mutex_unlock(&initialising);
@@ -120,12 +131,10 @@ FAKE nvmlReturn_t nvmlShutdown(void)
 	nvmlReturn_t r = SUCCESS;
 
 	pthread_mutex_lock(&initialising);
-	if (!initialised) {
+	if (!initialised || owner != getpid())
 		r = UNINITIALIZED;
-	} else if (!--initialised) {
+	else if (!--initialised)
 		files_close();
-		mprotect(state, sizeof(*state), PROT_NONE); // another one's are elsewhere
-	}
 	pthread_mutex_unlock(&initialising);
 	return r;
 }
@@ -146,16 +155,16 @@ FAKE nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length)
 FAKE nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 {
 	NEED;
-	*count = state->count;
+	*count = known_count;
 	return SUCCESS;
 }
 
 FAKE nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
 	NEED;
-	if (index >= (unsigned)state->count)
+	if (index >= (unsigned)known_count)
 		return INVALID_ARGUMENT;
-	*device = &state->known[index];
+	*device = &known[index];
 	return SUCCESS;
 }
 
@@ -164,20 +173,12 @@ FAKE nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *text, nvmlDevice_t *devi
 	CUuuid uuid;
 
 	NEED;
-	for (int i = 0; i < state->count; i++)
-		if (uuid_parse(text, &uuid) && !memcmp(&uuid, &state->known[i].device.uuid, sizeof(uuid))) {
-			*device = &state->known[i];
+	for (int i = 0; i < known_count; i++)
+		if (uuid_parse(text, &uuid) && !memcmp(&uuid, &known[i].device.uuid, sizeof(uuid))) {
+			*device = &known[i];
 			return SUCCESS;
 		}
 	return INVALID_ARGUMENT;
-}
-
-FAKE nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t d, unsigned *index)
-{
-	NEED;
-	for (*index = 0; memcmp(&state->known[*index].device.uuid, &d->device.uuid, sizeof(CUuuid)); ++*index)
-		;
-	return SUCCESS;
 }
 
 FAKE nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_t *rates)
@@ -187,51 +188,20 @@ FAKE nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t d, nvmlUtilization_
 	return SUCCESS;
 }
 
-// A function that is newer than cryo's library.
-FAKE nvmlReturn_t nvmlDeviceGetNewest(nvmlDevice_t d, unsigned *value)
-{
-	NEED;
-	*value = d->minor;
-	return SUCCESS;
-}
-
-FAKE nvmlReturn_t nvmlDeviceGetTopologyNearestGpus(nvmlDevice_t d, int level, unsigned *count, nvmlDevice_t *devices)
-{
-	NEED;
-	(void)level;
-	(void)devices;
-	*count = d->minor * 0;
-	return SUCCESS;
-}
-
+// An event set has a device file of its own.
 FAKE nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
 {
 	NEED;
-	*set = &state->sets[0];
+	*set = malloc(sizeof(**set));
+	**set = files_one();
 	return SUCCESS;
-}
-
-FAKE nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t d, unsigned long long types, nvmlEventSet_t set)
-{
-	NEED;
-	(void)types;
-	set->device = d;
-	return SUCCESS;
-}
-
-// Nothing happens to these devices.
-FAKE nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned ms)
-{
-	NEED;
-	data->device = set->device;
-	usleep(ms * 1000);
-	return TIMEOUT;
 }
 
 FAKE nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t set)
 {
 	NEED;
-	set->device = NULL;
+	close(*set);
+	free(set);
 	return SUCCESS;
 }
 

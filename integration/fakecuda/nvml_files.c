@@ -3,7 +3,6 @@
 #include "cuda.h"
 
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,23 +10,22 @@
 #define NODES 2
 #define BYTES (4 << 12)
 
+// Nodes are what stands for the driver's (memory.c). A process that does not see them, as the helper, has none open.
 static int nodes[NODES] = {-1, -1};
 static char *mapped;
+static int broken; // for ever
 
-// node is a device node that can be opened here: FAKENVML_NODE, or what stands for the driver's (memory.c). A process that does not see it, as the helper's, has none open.
-static const char *node(const char *other)
-{
-	const char *own = getenv("FAKENVML_NODE");
-
-	return own ? own : other;
-}
+int files_one(void) { return open("/dev/nvidia-modeset", O_RDWR | O_CLOEXEC); }
 
 int files_open(void)
 {
-	int fd = open(node("/dev/nvidia-uvm-tools"), O_RDWR | O_CLOEXEC);
+	int fd;
 
+	if (broken || !files_work())
+		return 0;
+	fd = open("/dev/nvidia-uvm-tools", O_RDWR | O_CLOEXEC);
 	for (int i = 0; i < NODES; i++)
-		nodes[i] = open(node("/dev/nvidia-modeset"), O_RDWR | O_CLOEXEC);
+		nodes[i] = files_one();
 	if (fd < 0)
 		return 1;
 	mapped = mmap(NULL, BYTES, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -39,6 +37,9 @@ int files_open(void)
 
 void files_close(void)
 {
+	broken |= !files_work();
+	if (broken)
+		return;
 	for (int i = 0; i < NODES; i++) {
 		if (nodes[i] >= 0)
 			close(nodes[i]);

@@ -2,7 +2,8 @@
 #ifndef FAKECUDA_NVML_FILES_H
 #define FAKECUDA_NVML_FILES_H
 
-int files_open(void);
+int files_open(void); // false where it cannot work
+int files_one(void);  // one more of them, or -1
 void files_close(void);
 int files_work(void); // false where something else is in their place
 

@@ -55,7 +55,7 @@ static uintptr_t look(int pid, struct control *c)
 {
 	uintptr_t at = address(pid);
 
-	if (!at || !get(pid, at, c, sizeof(*c)) || memcmp(c->magic, CONTROL_MAGIC, sizeof(c->magic)) || !c->initialized)
+	if (!at || !get(pid, at, c, sizeof(*c)) || memcmp(c->magic, CONTROL_MAGIC, sizeof(c->magic)) || !c->attended)
 		return 0;
 	return at;
 }

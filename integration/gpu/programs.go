@@ -10,6 +10,7 @@ import (
 // program is one of workloads/programs.py.
 type program struct {
 	name, about string
+	start       []string // flags with which its container is started
 	flags       []string // of the checkpoint
 	refused     string   // by this rule; it runs on
 }
@@ -30,7 +31,7 @@ var programs = []program{
 	{name: "compile-overhead", about: "`torch.compile(mode=\"reduce-overhead\")`"},
 	{name: "compile-autotune", about: "`torch.compile(mode=\"max-autotune\")`"},
 	{name: "one-rank", about: "torch.distributed and DDP: one rank, NCCL", flags: []string{"--tcp-established"}},
-	{name: "torchrun", about: "torchrun and DDP: one rank, NCCL", flags: []string{"--tcp-established"}},
+	{name: "torchrun", about: "torchrun and DDP: one rank, NCCL", start: []string{"--annotation", "io.cryo.io-uring=refuse"}, flags: []string{"--tcp-established"}},
 	{name: "tensor-queue", about: "torch.multiprocessing: CUDA tensors through a queue", refused: "gpu-several"},
 	{name: "jax-training", about: "JAX, without preallocation"},
 	{name: "numpyro", about: "NumPyro"},
@@ -57,6 +58,8 @@ func (p program) outcome() string {
 	switch {
 	case p.refused != "":
 		return fmt.Sprintf("refused, `%s`", p.refused)
+	case len(p.start) > 0:
+		return fmt.Sprintf("works with `%s`, started with `%s`", strings.Join(p.flags, " "), strings.Join(p.start, " "))
 	case len(p.flags) > 0:
 		return fmt.Sprintf("works with `%s`", strings.Join(p.flags, " "))
 	}
@@ -67,8 +70,8 @@ func (p program) outcome() string {
 func programCases() (all []testCase) {
 	for _, p := range programs {
 		about := p.about
-		if len(p.flags) > 0 {
-			about += ", " + strings.Join(p.flags, " ")
+		if flags := slices.Concat(p.start, p.flags); len(flags) > 0 {
+			about += ", " + strings.Join(flags, " ")
 		}
 		all = append(all,
 			testCase{"program-" + p.name, about, 1, 40, 8, func(ctx context.Context, b *bench, r *result) error { return b.program(ctx, r, p, b.start(r, p)) }},
@@ -82,7 +85,7 @@ func programCases() (all []testCase) {
 // start is a program's container. Small device memory is what most have: JAX, which takes three quarters of the device unless told otherwise, has a case of its own.
 func (b *bench) start(r *result, p program) *container {
 	c := b.python(r.Case, "programs.py", p.name)
-	c.flags = slices.Concat(c.flags, []string{"--env", "XLA_PYTHON_CLIENT_PREALLOCATE=false", "--hostname", hostname})
+	c.flags = slices.Concat(c.flags, p.start, []string{"--env", "XLA_PYTHON_CLIENT_PREALLOCATE=false", "--hostname", hostname})
 	return c
 }
 

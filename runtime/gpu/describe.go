@@ -16,12 +16,7 @@ func (r *Record) describe(facts device.Facts, s examination, forced []string) {
 			r.Devices = append(r.Devices, record.GPUDevice{UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory})
 		}
 	}
-	r.force(forced)
-}
-
-// force notes what was overridden.
-func (r *Record) force(rules []string) {
-	for _, rule := range rules {
+	for _, rule := range forced {
 		if !slices.Contains(r.Forced, rule) {
 			r.Forced = append(r.Forced, rule)
 		}

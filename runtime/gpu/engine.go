@@ -102,8 +102,7 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 			return s, err
 		}
 		if len(fresh)+len(silent) == 0 {
-			err := e.finish(ctx, &s)
-			return s, err
+			return s, e.closed()
 		}
 		facts, err := e.facts(ctx, silent)
 		var quiet *SilentError
@@ -117,8 +116,7 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 			return s, err
 		}
 		if len(fresh) == 0 {
-			err := e.finish(ctx, &s)
-			return s, err
+			return s, e.closed()
 		}
 		if round == rounds {
 			return s, restlessError(names(fresh))
@@ -165,16 +163,6 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		e.record.add(fresh)
 		e.record.Seconds = record.GPUSeconds{Lock: s.Lock.Seconds(), Checkpoint: s.Save.Seconds()}
 	}
-}
-
-// finish is for when all that uses CUDA has been saved.
-func (e *Engine) finish(ctx context.Context, s *checkpoint.Saved) error {
-	start := time.Now()
-	still, err := e.closeNVML(ctx)
-	if still && s.Since.IsZero() {
-		s.Since = start
-	}
-	return err
 }
 
 // halt has processes, of which some were asked to interrupt their kernels, hand over what they can, and then wait at the driver's lock. It gives those

@@ -25,7 +25,6 @@ type examination struct {
 	devices   []device.Device // those it can see
 	processes []cudaProcess
 	host      proc
-	opening   []string // processes that would not open the driver's device files again
 }
 
 // cudaProcess is a process that the driver knows.

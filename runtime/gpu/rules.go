@@ -18,7 +18,6 @@ func Rules() []Rule {
 		{"gpu-mig", "it was never seen that the driver restores instances of a divided GPU", mig},
 		{"gpu-fabric", "memory that other machines have imported is not theirs any more afterwards", fabric},
 		{"gpu-rdma", "network adapters that were given device memory go on reading and writing it, and CRIU cannot dump their connections", rdma},
-		openRule,
 		hostMemoryRule,
 	}
 }

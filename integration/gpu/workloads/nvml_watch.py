@@ -5,8 +5,8 @@
 One process for each role:
     beside   has a CUDA context, too, and 256 MiB
     alone    does not use CUDA
-    forked   is forked from the one before, which has NVML open
-    recover  is as alone, and initialises NVML again when a query fails, as a careful monitor does
+    events   is as alone, and waits for events
+    forked   is forked from the one before, which has NVML open; as NVML does after a fork, it answers that it is not initialised, until it is initialised in the child
 
 It goes by pynvml where that is installed, else by the same calls of libnvidia-ml.so.1.
 """
@@ -18,6 +18,7 @@ import threading
 import time
 
 PERIOD = 0.05
+XID = 8  # nvmlEventTypeXidCriticalError
 
 
 class Memory(ctypes.Structure):
@@ -50,6 +51,14 @@ class Calls:
         self.call("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle))
         return handle
 
+    def nvmlEventSetCreate(self):
+        events = ctypes.c_void_p()
+        self.call("nvmlEventSetCreate", ctypes.byref(events))
+        return events
+
+    def nvmlDeviceRegisterEvents(self, handle, types, events):
+        self.call("nvmlDeviceRegisterEvents", handle, ctypes.c_ulonglong(types), events)
+
     def nvmlDeviceGetMemoryInfo(self, handle):
         memory = Memory()
         self.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
@@ -72,8 +81,8 @@ def number(handle):
 
 
 class Watch:
-    def __init__(self, recover):
-        self.recover, self.queries, self.recovered, self.errors, self.longest = recover, 0, 0, [], 0.0
+    def __init__(self):
+        self.queries, self.errors, self.longest = 0, [], 0.0
         nvml.nvmlInit()
         self.handle = nvml.nvmlDeviceGetHandleByIndex(0)
         self.total = nvml.nvmlDeviceGetMemoryInfo(self.handle).total
@@ -87,24 +96,12 @@ class Watch:
             raise RuntimeError(f"{memory.used} of {memory.total} bytes used, had {self.total}; {rates.gpu} % busy")
         self.used, self.queries = memory.used, self.queries + 1
 
-    def tick(self):
-        try:
-            self.query()
-        except Exception as e:
-            if not self.recover:
-                self.errors.append(f"query {self.queries}: {e}")
-                return
-            try:
-                nvml.nvmlShutdown()
-            except Exception:
-                pass
-            nvml.nvmlInit()
-            self.handle = nvml.nvmlDeviceGetHandleByIndex(0)
-            self.recovered += 1
-
     def run(self):
-        while True:
-            self.tick()
+        while not self.errors:
+            try:
+                self.query()
+            except Exception as e:
+                self.errors.append(f"query {self.queries}: {e}")
             time.sleep(PERIOD)
 
     def check(self):
@@ -114,7 +111,7 @@ class Watch:
         while self.queries < before + wanted and not self.errors and time.monotonic() < end:
             time.sleep(PERIOD)
         fresh = nvml.nvmlDeviceGetHandleByIndex(0)
-        state = {"queries": self.queries, "recovered": self.recovered, "errors": self.errors[:3], "used": self.used, "longest": round(self.longest, 3),
+        state = {"queries": self.queries, "errors": self.errors[:3], "used": self.used, "longest": round(self.longest, 3),
                  "same_handle": number(fresh) == number(self.handle), "by": getattr(nvml, "__name__", "ctypes")}
         return not self.errors and self.queries >= before + wanted, state
 
@@ -138,6 +135,11 @@ def serve(place, role, watch):
     Desk(place).serve({"check": checks[0]}, lambda: None)
 
 
+def listen(watch):
+    events = nvml.nvmlEventSetCreate()
+    nvml.nvmlDeviceRegisterEvents(watch.handle, XID, events)
+
+
 def start(roles, place=0):
     """Runs the process of a place. Those behind it are forked: before it has NVML, but for one whose role says so."""
     role, later = roles[place], place + 1
@@ -145,15 +147,27 @@ def start(roles, place=0):
     inherits = forks and roles[later] == "forked"
     if forks and not inherits and os.fork() == 0:
         return start(roles, later)
-    watch = Watch(role == "recover")
+    watch = Watch()
+    if role == "events":
+        listen(watch)
     if inherits and os.fork() == 0:
         return start_forked(roles, later, watch)
     serve(place, role, watch)
 
 
 def start_forked(roles, place, watch):
-    watch.queries = 0
-    serve(place, "forked", watch)
+    """A child that has NVML as its parent had it: the calls fail, as they do without cryo."""
+
+    def check():
+        try:
+            watch.query()
+        except Exception as e:
+            return "ninitialized" in str(e) or "error 1" in str(e), {"query": str(e)}
+        return False, {"query": "succeeds"}
+
+    from ask import Desk
+
+    Desk(place).serve({"check": check}, lambda: None)
 
 
 start(sys.argv[1:])

@@ -135,13 +135,6 @@ func (c *Helper) Disown(ctx context.Context, stopped, others []int) (changed int
 	return a.Changed, err
 }
 
-// GiveUp has processes give up all device files that they have, and returns how many did. They stand still until [Helper.Yield], with memory and descriptors in the place of those files that do nothing. NVML of a
-// process with the preloaded library initialises itself again afterwards: see [RenewsNVML].
-func (c *Helper) GiveUp(ctx context.Context, pids []int) (changed int, err error) {
-	a, err := c.ask(ctx, request{Do: verbGiveUp, Others: pids})
-	return a.Changed, err
-}
-
 // each asks for a call of the driver for each process. The outcomes are in the order of pids.
 func (c *Helper) each(ctx context.Context, r request) ([]Outcome, error) {
 	if len(r.PIDs) == 0 {

@@ -198,31 +198,61 @@ func (s *stopper) disownOne(pid int, held map[int]deviceFiles) (done bool, err e
 	return true, s.exchange(pid, f)
 }
 
-// inherited returns what a process has inherited of device files. A child that has loaded NVML may have opened nodes by itself: of its descriptors only those count that it shares with a holder.
+// inherited returns what a process has inherited of device files. A child that has loaded NVML may have opened nodes by itself, and mapped one where a holder has, since they load alike: it is a child where it shares
+// a descriptor with a holder, and of what it has only that counts which the holder has, too.
 func (s *stopper) inherited(pid int, held map[int]deviceFiles) (deviceFiles, error) {
 	files, err := deviceFilesOf(pid, s.prefix)
 	if err != nil || files.none() {
 		return deviceFiles{}, err
 	}
-	forked, shared := false, []int{}
+	forked, shared := false, deviceFiles{}
 	for holder, h := range held {
 		if !inherits(pid, &files, holder, h) {
 			continue
 		}
 		forked = true
+		before := len(shared.descriptors)
 		for _, n := range files.descriptors {
-			if !slices.Contains(shared, n) && sharesFile(pid, n, holder, h.descriptors) {
-				shared = append(shared, n)
+			if !slices.Contains(shared.descriptors, n) && sharesFile(pid, n, holder, h.descriptors) {
+				shared.descriptors = append(shared.descriptors, n)
+			}
+		}
+		for _, m := range files.mappings {
+			if len(shared.descriptors) > before && slices.Contains(h.mappings, m) {
+				shared.mappings = append(shared.mappings, m)
 			}
 		}
 	}
-	if !forked {
+	switch {
+	case !forked:
 		return deviceFiles{}, nil
-	}
-	if files.nvml {
-		files.descriptors = shared
+	case files.nvml:
+		return shared, nil
 	}
 	return files, nil
+}
+
+// still stops all threads of a process, and waits until they stand still.
+func (s *stopper) still(pid int) error {
+	if s.stopped[pid] == nil {
+		s.stopped[pid] = map[int]bool{}
+	}
+	return s.await(pid)
+}
+
+// exchange puts other things in the place of device files of a process that stands still.
+func (s *stopper) exchange(pid int, files deviceFiles) error {
+	for _, tid := range threads(pid) { // the first may have ended before the others
+		if !s.stopped[pid][tid] || dead(tid) {
+			continue
+		}
+		r, err := inject(pid, tid)
+		if err != nil {
+			return err
+		}
+		return errors.Join(r.giveUp(files), r.end())
+	}
+	return unix.ESRCH
 }
 
 // over reports whether a process has ended, or is ending.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/integration/gputest"
 )
 
 // nodes begin the paths of device nodes that stand for the driver's: those of memory, of which private mappings of /dev/zero show their path.
@@ -24,9 +27,13 @@ const nodes = "/dev/zero"
 // parent is the program of TestDisown's processes: it opens and maps device nodes, and then starts children. What it prints is [family] as JSON. It ends with its standard input.
 const parentEnv = "CRYO_TEST_PARENT"
 
+// nvmlEnv is a file that it maps as well: the processes have loaded NVML.
+const nvmlEnv = "CRYO_TEST_NVML"
+
 // family are the processes of parent.
 type family struct {
 	Parent, Child, VFork, Sharing int
+	Own                           int     // has opened the device node again by the same number
 	Address                       uintptr // of the mapping
 	Descriptor                    int
 }
@@ -46,16 +53,25 @@ func init() {
 	path, _ := unix.BytePtrFromString(nodes)
 	f.Descriptor = int(must(unix.RawSyscall6(unix.SYS_OPENAT, 0, uintptr(unsafe.Pointer(path)), unix.O_RDWR|unix.O_CLOEXEC, 0, 0, 0)))
 	f.Address = must(unix.RawSyscall6(unix.SYS_MMAP, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE, uintptr(f.Descriptor), 0))
+	if name, err := unix.BytePtrFromString(os.Getenv(nvmlEnv)); err == nil && *name != 0 {
+		fd := must(unix.RawSyscall6(unix.SYS_OPENAT, 0, uintptr(unsafe.Pointer(name)), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0))
+		must(unix.RawSyscall6(unix.SYS_MMAP, 0, 1<<12, unix.PROT_READ, unix.MAP_PRIVATE, fd, 0))
+	}
 	for _, c := range []struct {
 		flags uintptr
 		pid   *int
-	}{{0, &f.Child}, {unix.CLONE_FILES, &f.Sharing}} {
+	}{{0, &f.Child}, {unix.CLONE_FILES, &f.Sharing}, {0, &f.Own}} {
 		pid, _, code := unix.RawSyscall6(unix.SYS_CLONE, c.flags|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 		if code != 0 {
 			panic(code)
 		}
 		if pid == 0 { // as in a child of a process with threads: nothing but system calls
 			unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0, 0)
+			if c.pid == &f.Own {
+				fd, _, _ := unix.RawSyscall6(unix.SYS_OPENAT, 0, uintptr(unsafe.Pointer(path)), unix.O_RDWR|unix.O_CLOEXEC, 0, 0, 0)
+				unix.RawSyscall(unix.SYS_DUP3, fd, uintptr(f.Descriptor), unix.O_CLOEXEC)
+				unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
+			}
 			for {
 				var ts = unix.Timespec{Sec: 0, Nsec: 20e6}
 				unix.RawSyscall6(unix.SYS_CLOCK_NANOSLEEP, unix.CLOCK_MONOTONIC, 0, uintptr(unsafe.Pointer(&ts)), 0, 0, 0)
@@ -68,14 +84,14 @@ func init() {
 	os.Exit(0)
 }
 
-func startFamily(t *testing.T) (f family) {
+func startFamily(t *testing.T, env ...string) (f family) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), parentEnv+"=yes")
+	cmd.Env = append(os.Environ(), append(env, parentEnv+"=yes")...)
 	in, _ := cmd.StdinPipe()
 	out, _ := cmd.StdoutPipe()
 	cmd.Stderr = os.Stderr
@@ -149,6 +165,28 @@ func TestDisown(t *testing.T) {
 		if n, _ := traced(pid); n != 0 {
 			t.Errorf("%d threads of process %d are traced", n, pid)
 		}
+	}
+}
+
+// TestDisownNVML has children that have loaded NVML: of one that has opened device nodes itself nothing is taken, although it has a mapping where the holder has.
+func TestDisownNVML(t *testing.T) {
+	library := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	if err := os.WriteFile(library, make([]byte, 1<<12), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f := startFamily(t, nvmlEnv+"="+library)
+	gputest.Eventually(t, "a child has opened the device node again", func() bool { return !sharesFile(f.Own, f.Descriptor, f.Parent, []int{f.Descriptor}) })
+	s := newStopper(nil)
+	s.prefix = nodes
+	defer func() { _ = s.yield(t.Context()) }()
+	if n, err := s.disown([]int{f.Parent}, []int{f.Child, f.Own}); err != nil || n != 1 {
+		t.Errorf("%d processes gave up device files (%v), want 1", n, err)
+	}
+	if mapped, opened := f.at(t, f.Child); mapped != "rw-p" || opened != "anon_inode:[eventfd]" {
+		t.Errorf("the child has %q and %q", mapped, opened)
+	}
+	if mapped, opened := f.at(t, f.Own); mapped != "rw-p "+nodes || opened != nodes {
+		t.Errorf("the child that has opened the node has %q and %q", mapped, opened)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // HelperVersion is that of the protocol. Helper and client come from one build; another version is refused.
-const HelperVersion = 4
+const HelperVersion = 3
 
 // maxProcesses and maxPairs bound what one request may name.
 const (
@@ -32,7 +32,6 @@ const (
 	verbStop       verb = "stop"
 	verbYield      verb = "yield"
 	verbDisown     verb = "disown"
-	verbGiveUp     verb = "give-up"
 )
 
 // request is a message to the helper.
@@ -41,7 +40,7 @@ type request struct {
 	PIDs    []int        `json:"pids,omitempty"`
 	Timeout int64        `json:"timeout,omitempty"` // of a lock, milliseconds
 	Pairs   []DevicePair `json:"pairs,omitempty"`   // of a restore
-	Others  []int        `json:"others,omitempty"`  // of disown: processes that may have been forked from those of pids; of give-up: processes
+	Others  []int        `json:"others,omitempty"`  // of disown: processes that may have been forked from those of pids
 }
 
 // answer is a message from the helper; which fields are set is told by the request.
@@ -50,7 +49,7 @@ type answer struct {
 	Facts    *Facts               `json:"facts,omitempty"`
 	States   map[int]ProcessState `json:"states,omitempty"`
 	Outcomes []Outcome            `json:"outcomes,omitempty"`
-	Changed  int                  `json:"changed,omitempty"` // of disown and give-up: processes
+	Changed  int                  `json:"changed,omitempty"` // of disown: processes
 	Driver   *UnusableError       `json:"driver,omitempty"`
 	Error    string               `json:"error,omitempty"`
 }
@@ -69,7 +68,7 @@ func decodeRequest(data []byte) (request, error) {
 
 func (r request) check() error {
 	switch r.Do {
-	case verbFacts, verbYield, verbGiveUp:
+	case verbFacts, verbYield:
 		if len(r.PIDs) > 0 {
 			return fmt.Errorf("it takes no processes")
 		}
@@ -80,7 +79,7 @@ func (r request) check() error {
 	if len(r.PIDs) > maxProcesses || len(r.Others) > maxProcesses || len(r.Pairs) > maxPairs {
 		return fmt.Errorf("too many processes or pairs")
 	}
-	if len(r.Others) > 0 && r.Do != verbDisown && r.Do != verbGiveUp {
+	if len(r.Others) > 0 && r.Do != verbDisown {
 		return fmt.Errorf("it takes no other processes")
 	}
 	seen := make(map[int]bool, len(r.PIDs))

@@ -65,12 +65,6 @@ func respond(ctx context.Context, d DriverAPI, s *stopper, data []byte) answer {
 			return failed(err)
 		}
 		return answer{Changed: n}
-	case verbGiveUp:
-		n, err := s.giveUp(r.Others)
-		if err != nil {
-			return failed(err)
-		}
-		return answer{Changed: n}
 	case verbFacts:
 		f, err := d.Facts()
 		if err != nil {

@@ -5,20 +5,11 @@
 
 #include <string.h>
 
-// library is one whose functions are to be called by way of this library.
-struct library {
-	int (*is)(const struct object *o);
-	int (*is_function)(const char *name);
-	struct object object;
-};
-
 static int extent(const struct object *o, void *with)
 {
-	struct library *l = with;
-
-	if (!l->is(o))
+	if (!elf_is_driver(o))
 		return 0;
-	l->object = *o;
+	*(struct object *)with = *o;
 	return 1;
 }
 
@@ -27,14 +18,12 @@ static int is_function(const char *name)
 	return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z' && strcmp(name, "cuGetExportTable");
 }
 
-static int is_nvml_function(const char *name) { return !strncmp(name, "nvml", 4); }
-
 // past looks at what the loader has bound an object's functions to.
 static int past(const struct object *o, void *with)
 {
-	const struct library *l = with;
+	const struct object *driver = with;
 
-	if (elf_is_own(o) || l->is(o))
+	if (elf_is_own(o) || elf_is_driver(o))
 		return 0;
 	for (int t = 0; t < 2; t++)
 		for (size_t i = 0; i < o->relocations_count[t]; i++) {
@@ -44,10 +33,10 @@ static int past(const struct object *o, void *with)
 
 			if (type != R_X86_64_JUMP_SLOT && type != R_X86_64_GLOB_DAT && type != R_X86_64_64)
 				continue;
-			if (!l->is_function(o->strings + o->symbols[ELF64_R_SYM(r->r_info)].st_name))
+			if (!is_function(o->strings + o->symbols[ELF64_R_SYM(r->r_info)].st_name))
 				continue;
 			to = *(const uintptr_t *)(o->base + r->r_offset);
-			if (to >= l->object.first && to < l->object.end)
+			if (to >= driver->first && to < driver->end)
 				return 1;
 		}
 	return 0;
@@ -55,15 +44,8 @@ static int past(const struct object *o, void *with)
 
 void bound_check(void)
 {
-	struct library driver = {.is = elf_is_driver, .is_function = is_function};
+	struct object driver;
 
 	if (!unable_reason() && elf_each(extent, &driver) && elf_each(past, &driver))
 		unable("a part of the program calls the driver directly (RTLD_DEEPBIND, or a function that is newer than the library)");
-}
-
-int bound_past_nvml(void)
-{
-	struct library nvml = {.is = elf_is_nvml, .is_function = is_nvml_function};
-
-	return elf_each(extent, &nvml) && elf_each(past, &nvml);
 }

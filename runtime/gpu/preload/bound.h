@@ -4,7 +4,5 @@
 // bound_check says that the process is unable where some part of the program has functions of the driver that are not behind the gate:
 // a library that was opened with RTLD_DEEPBIND, or a function that names.h does not have.
 void bound_check(void);
-// bound_past_nvml is true where some part of the program calls NVML directly.
-int bound_past_nvml(void);
 
 #endif

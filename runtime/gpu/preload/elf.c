@@ -110,24 +110,20 @@ int elf_is_own(const struct object *o)
 	return (uintptr_t)elf_is_own >= o->first && (uintptr_t)elf_is_own < o->end;
 }
 
-static int is_called(const struct object *o, const char *name)
+int elf_is_driver(const struct object *o)
 {
 	const char *slash = strrchr(o->name, '/');
 
-	return !strncmp(slash ? slash + 1 : o->name, name, strlen(name));
+	return !strncmp(slash ? slash + 1 : o->name, "libcuda.so", 10);
 }
 
-int elf_is_driver(const struct object *o) { return is_called(o, "libcuda.so"); }
+struct wanted { const char *name; void *found; int passed; };
 
-int elf_is_nvml(const struct object *o) { return is_called(o, "libnvidia-ml.so"); }
-
-struct wanted { const char *name; void *found; int passed; int (*in)(const struct object *o); };
-
-static int in_library(const struct object *o, void *with)
+static int in_driver(const struct object *o, void *with)
 {
 	struct wanted *w = with;
 
-	if (!w->in(o))
+	if (!elf_is_driver(o))
 		return 0;
 	w->found = elf_symbol(o, w->name);
 	return 1;
@@ -135,17 +131,9 @@ static int in_library(const struct object *o, void *with)
 
 void *elf_driver(const char *name)
 {
-	struct wanted w = {.name = name, .in = elf_is_driver};
+	struct wanted w = {.name = name};
 
-	elf_each(in_library, &w);
-	return w.found;
-}
-
-void *elf_nvml(const char *name)
-{
-	struct wanted w = {.name = name, .in = elf_is_nvml};
-
-	elf_each(in_library, &w);
+	elf_each(in_driver, &w);
 	return w.found;
 }
 

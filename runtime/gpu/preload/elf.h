@@ -27,9 +27,6 @@ void *elf_symbol(const struct object *o, const char *name);
 void *elf_driver(const char *name);
 // elf_is_driver is true for libcuda.so.1.
 int elf_is_driver(const struct object *o);
-// elf_nvml and elf_is_nvml are the same for libnvidia-ml.so.1.
-void *elf_nvml(const char *name);
-int elf_is_nvml(const struct object *o);
 // elf_is_own is true for this library.
 int elf_is_own(const struct object *o);
 // elf_next gives the first function of a name that is not in this library, or NULL.

@@ -7,7 +7,6 @@
 #include "gate.h"
 #include "ipc.h"
 #include "limits.h"
-#include "nvml.h"
 #include "table.h"
 #include "thread.h"
 #include "virtual.h"
@@ -44,7 +43,6 @@ static void child(void)
 	capture_forked();
 	deadline_forked();
 	limits_forked();
-	nvml_forked();
 }
 
 static void watch(void) { pthread_atfork(prepare, parent, child); }

@@ -120,7 +120,7 @@ gate_common:
 	.cfi_endproc
 	.size gate_common, . - gate_common
 
-// dlsym: names that are neither the driver's nor NVML's, and RTLD_NEXT, go on to the C library's by a jump, so that it sees its caller as if this were not
+// dlsym: names that are not the driver's, and RTLD_NEXT, go on to the C library's by a jump, so that it sees its caller as if this were not
 // here: what comes next is next to that one.
 	.p2align 4
 	.globl dlsym
@@ -131,14 +131,14 @@ dlsym:
 	testq %rsi, %rsi
 	je 1f
 	cmpb $'c', (%rsi)
-	jne 3f
+	jne 1f
 	cmpb $'u', 1(%rsi)
 	jne 1f
 	movzbl 2(%rsi), %eax
 	subl $'A', %eax
 	cmpl $25, %eax
 	ja 1f
-4:	cmpq $-1, %rdi // RTLD_NEXT
+	cmpq $-1, %rdi // RTLD_NEXT
 	jne interpose_dlsym
 	pushq %rdi
 	.cfi_adjust_cfa_offset 8
@@ -146,7 +146,6 @@ dlsym:
 	.cfi_adjust_cfa_offset 8
 	subq $8, %rsp
 	.cfi_adjust_cfa_offset 8
-	movq %rsi, %rdi
 	call interpose_skipped
 	addq $8, %rsp
 	.cfi_adjust_cfa_offset -8
@@ -154,15 +153,6 @@ dlsym:
 	.cfi_adjust_cfa_offset -8
 	popq %rdi
 	.cfi_adjust_cfa_offset -8
-	jmp 1f
-3:	cmpb $'n', (%rsi) // a shorter name differs before its end
-	jne 1f
-	cmpb $'v', 1(%rsi)
-	jne 1f
-	cmpb $'m', 2(%rsi)
-	jne 1f
-	cmpb $'l', 3(%rsi)
-	je 4b
 1:	movq interpose_next(%rip), %rax
 	testq %rax, %rax
 	je 2f

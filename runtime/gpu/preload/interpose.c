@@ -6,7 +6,6 @@
 #include "gate.h"
 #include "elf.h"
 #include "hooks.h"
-#include "nvml.h"
 
 #include <string.h>
 
@@ -106,7 +105,7 @@ static void *behind(void *function)
 }
 
 // in finds what an address is in.
-struct in { void *address; int driver, nvml, own; };
+struct in { void *address; int driver, own; };
 
 static int find(const struct object *o, void *with)
 {
@@ -116,7 +115,6 @@ static int find(const struct object *o, void *with)
 	if (at < o->first || at >= o->end)
 		return 0;
 	i->driver = elf_is_driver(o);
-	i->nvml = elf_is_nvml(o);
 	i->own = elf_is_own(o);
 	return 1;
 }
@@ -124,16 +122,8 @@ static int find(const struct object *o, void *with)
 // between is for a library that does what this one does, such as one that shares GPUs: what it calls is not behind the gate.
 static void between(void) { unable("another library stands between the program and the driver"); }
 
-static int of_nvml(const char *name) { return name[0] == 'n'; } // of those that come here
-
-// interpose_skipped is for who looks for a function of the driver, or of NVML, behind itself (RTLD_NEXT), as such libraries do: it may get the driver's own.
-__attribute__((visibility("hidden"))) void interpose_skipped(const char *name)
-{
-	if (of_nvml(name))
-		nvml_unable();
-	else
-		between();
-}
+// interpose_skipped is for who looks for a function of the driver behind itself (RTLD_NEXT), as such libraries do: it may get the driver's own.
+__attribute__((visibility("hidden"))) void interpose_skipped(void) { between(); }
 
 void *interpose_function(const char *name)
 {
@@ -169,7 +159,7 @@ __attribute__((visibility("hidden"))) void *interpose_find_next(void)
 	return next;
 }
 
-// interpose_dlsym is dlsym for names that look like the driver's, or NVML's. What is found in this library is a stub; a program that looks for it among all
+// interpose_dlsym is dlsym for names that look like the driver's. What is found in this library is a stub; a program that looks for it among all
 // libraries gets one only if the driver is there and has the function. cuGetExportTable goes through the gate as the others do, what is in its tables
 // does not: they have no names. The CUDA runtime uses them; sixty hand-overs under eight threads of such a program showed nothing that passed by.
 __attribute__((visibility("hidden"))) void *interpose_dlsym(void *handle, const char *name)
@@ -181,11 +171,6 @@ __attribute__((visibility("hidden"))) void *interpose_dlsym(void *handle, const 
 	if (!i.address)
 		return NULL;
 	elf_each(find, &i);
-	if (of_nvml(name)) {
-		if (i.own && !elf_behind(name))
-			return NULL;
-		return i.nvml || i.own ? nvml_function(name, i.address) : i.address;
-	}
 	if (i.own)
 		i.address = interpose_function(name);
 	else if (!i.driver && elf_driver(name))
