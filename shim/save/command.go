@@ -39,6 +39,7 @@ type asking struct {
 	sub      *candidate
 	listener *restore.Listener[Result]
 	call     chan error // of containerd's Checkpoint, once
+	said     bool       // the checkpoint process has said how it went
 }
 
 // Run takes a snapshot, names it, signs it and sends it, as the options say. ctx carries containerd's namespace. Without a result there is no snapshot, and the container
@@ -46,10 +47,14 @@ type asking struct {
 // afterwards, or that the container is lost all the same.
 //
 // If ctx ends, the checkpoint is undone, unless the snapshot is complete.
-func (c Command) Run(ctx context.Context) (*Result, error) {
+func (c Command) Run(ctx context.Context) (r *Result, err error) {
 	c.Hooks = c.OrNobody()
 	a := &asking{Command: c, call: make(chan error, 1)}
-	var err error
+	defer func() {
+		if err != nil && !a.said { // else the checkpoint process has told containerd's clients
+			tell(ctx, c.Client, c.Options, nil, err)
+		}
+	}()
 	if a.sub, err = find(ctx, c.Client, c.Options); err != nil {
 		return nil, err
 	}
@@ -74,7 +79,7 @@ func (c Command) Run(ctx context.Context) (*Result, error) {
 		_, err := c.Client.TaskService().Checkpoint(calling, ask)
 		a.call <- errgrpc.ToNative(err)
 	}()
-	r, err := a.outcome(ctx)
+	r, err = a.outcome(ctx)
 	if r != nil {
 		r.MadeBy, r.asked = daemon.MadeBy(a.sub.info.Labels), c.Options
 	}
@@ -161,6 +166,7 @@ func (a *asking) outcome(ctx context.Context) (*Result, error) {
 		}
 	}
 	r, said, state := a.listener.Last()
+	a.said = r != nil || said != nil
 	switch {
 	case said == nil && r != nil:
 		return r, nil
