@@ -17,7 +17,7 @@ import (
 
 // Why a checkpoint ends in which the shim has no part any more.
 var (
-	errUnwanted = fmt.Errorf("who has asked for the checkpoint does not wait for it any more: %w", context.Canceled)
+	errUnwanted = fmt.Errorf("the client that has asked for the checkpoint does not wait for it any more: %w", context.Canceled)
 	errNoShim   = failure.New(errdefs.ErrUnavailable, "", "the container's shim has died")
 )
 
@@ -28,6 +28,9 @@ func ServeCheckpoint(descriptor int, do func(context.Context, Request, *Shim) (*
 		return err
 	}
 	defer v.Close()
+	if r.Checkpoint == nil {
+		return fmt.Errorf("a checkpoint process was asked for a restore: %w", errdefs.ErrInvalidArgument)
+	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	var m Message
