@@ -56,7 +56,7 @@ func (v *serving) take(ctx context.Context, o Options, check func() error) (*Res
 		return nil, err
 	}
 	s.KeepPartial(c.Store.PartialAge())
-	return Take(ctx, client, v.shim, s, o)
+	return snapshot(ctx, client, v.shim, s, o)
 }
 
 // send takes a snapshot where a container's annotation wants it. The host's configuration decides whether it may. This host keeps none.

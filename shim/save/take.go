@@ -36,12 +36,12 @@ type taking struct {
 	shim   *worker.Shim
 }
 
-// Take takes a snapshot, names it, signs it and sends it, as o says. ctx carries containerd's namespace. Without a result there is no snapshot, and the container
+// snapshot takes a snapshot, names it, signs it and sends it, as o says. ctx carries containerd's namespace. Without a result there is no snapshot, and the container
 // is as it was or the error is of the kind [failure.ErrLost]. With a result the snapshot is complete in the store, and an error says what did not come about
 // afterwards, or that the container is lost all the same.
 //
 // containerd's clients hear of it, see [EndedTopic].
-func Take(ctx context.Context, client *containerd.Client, shim *worker.Shim, s *store.Store, o Options) (r *Result, err error) {
+func snapshot(ctx context.Context, client *containerd.Client, shim *worker.Shim, s *store.Store, o Options) (r *Result, err error) {
 	defer func() { tell(ctx, client, o, r, err) }()
 	name, err := store.Normalize(o.Ref)
 	if err != nil {
