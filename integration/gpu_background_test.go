@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -161,17 +162,15 @@ func helpers(t *testing.T, h *lab.Host) (n int) {
 	return n
 }
 
-// restoring tells whether CRIU is at work for runc on a host, which it speaks to as swrk: before, it is asked for its version and features.
+// isRestoring reports whether a process is the CRIU that works for runc, which speaks to it as swrk.
+func isRestoring(p process) bool {
+	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+	return p.command == "criu" && strings.Contains(string(line), "\x00swrk\x00")
+}
+
+// restoring returns a function that reports whether CRIU is at work for runc on a host. A restore of a small container is over in less than a tenth of a second: see [find].
 func restoring(t *testing.T, h *lab.Host) func() bool {
-	return func() bool {
-		for _, p := range processes(t, h) {
-			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
-			if p.command == "criu" && strings.Contains(string(line), "\x00swrk\x00") {
-				return true
-			}
-		}
-		return false
-	}
+	return func() bool { return slices.ContainsFunc(processes(t, h), isRestoring) }
 }
 
 // quietly takes warnings out of a result: the hosts' drivers are not of the same version.
