@@ -67,7 +67,6 @@ type dumpRequest struct {
 	images, work string // directories of CRIU's; work may be empty
 	options      *options.CheckpointOptions
 	holder       *worker.Holder // nil: a stock client takes the images
-	skipLock     bool           // see [criu.SkipLock]
 }
 
 // dump dumps the container, with the checkpoint process that holds it or for a stock client.
@@ -117,7 +116,7 @@ func (s *service) dumpAlone(in *admission, c *container, r dumpRequest) (result 
 	}
 	usual := criuOptions
 	criuOptions.LinkRemap, criuOptions.SkipInFlight = true, true
-	if r.skipLock && s.config.Dump.NetworkLock == "" && !o.OpenTcp {
+	if r.holder != nil && r.holder.SkipLock && s.config.Dump.NetworkLock == "" && !o.OpenTcp {
 		criuOptions.NetworkLock = criu.SkipLock
 	}
 	undo, err := makeImages(r.images)

@@ -54,7 +54,7 @@ func (s *service) snapshot(ctx context.Context, c *container, order *worker.Requ
 // holding returns the function that dumps the container for a checkpoint process.
 func (s *service) holding(c *container) worker.Dump {
 	return func(ctx context.Context, h *worker.Holder) (checkpoint.Result, error) {
-		return s.dump(ctx, c, dumpRequest{images: h.Images, work: h.Work, holder: h, skipLock: h.SkipLock, options: &options.CheckpointOptions{
+		return s.dump(ctx, c, dumpRequest{images: h.Images, work: h.Work, holder: h, options: &options.CheckpointOptions{
 			OpenTcp: h.TCPEstablished, FileLocks: h.FileLocks, ExternalUnixSockets: h.ExternalUnixSockets,
 		}})
 	}

@@ -69,7 +69,7 @@ func errorName(code int) string {
 // Name implements [device.DriverAPI].
 func (cuda) Name(code int) string { return errorName(code) }
 
-// State implements [device.DriverAPI]. The driver gives an error for a process that does not use it.
+// State implements [device.DriverAPI]. The driver returns an error for a process that does not use it.
 func (cuda) State(pid int) device.ProcessState {
 	var state C.int
 	if C.cuda_state(C.int(pid), &state) != 0 {

@@ -30,7 +30,7 @@ func (r runtimeService) Status(_ context.Context, q *cri.StatusRequest) (*cri.St
 	return &cri.StatusResponse{Info: map[string]string{"config": r.config}}, r.err
 }
 
-// serveCRI serves it, or nothing where it is nil, and gives a connection.
+// serveCRI serves a CRI runtime, or nothing where that is nil, and returns a connection to it.
 func serveCRI(t *testing.T, r *runtimeService) grpc.ClientConnInterface {
 	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))

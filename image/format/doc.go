@@ -15,8 +15,8 @@
 //
 // A snapshot with device memory has a text of version 2, with lines device d<pid>.<gpu> <pages>, whose runs have the same id.
 //
-// [EncodeIndex] writes exactly one text for an [Index] and [DecodeIndex] reads nothing else: decoding and encoding again gives the
-// same bytes. [Index.Check] holds the rules that tie the parts together; both call it.
+// [EncodeIndex] writes exactly one text for an [Index] and [DecodeIndex] reads nothing else: a text that is decoded and encoded again
+// has the same bytes. [Index.Check] holds the rules that tie the parts together; both call it.
 //
 // # Pagemaps
 //
@@ -27,13 +27,13 @@
 // names the pages file, then one pagemap_entry a range of memory (CRIU, images/pagemap.proto and criu/pagemap.c). Pages
 // that an entry marks as present follow each other in pages-ID.img without any framing.
 //
-// Everything read is hostile until checked: a malformed image gives an error of the kind DataLoss, never a panic and never an
-// allocation larger than the image itself deserves.
+// Everything read is hostile until checked: for a malformed image the functions return an error of the kind DataLoss. They never panic, and they allocate
+// no more than the image itself deserves.
 //
 // # Frames
 //
 // This part encodes and decodes the frames of which segments are made. A segment holds stored frames and nothing else, so memory that did not change
-// gives the same bytes, and the same digest, in the next snapshot.
+// has the same bytes, and the same digest, in the next snapshot.
 //
 // # Large files
 //

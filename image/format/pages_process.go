@@ -19,7 +19,7 @@ type PagedProcess struct {
 // maxProcesses is what a pid namespace can hold (PID_MAX_LIMIT).
 const maxProcesses = 1 << 22
 
-// PagedProcesses reads the process tree, init first. A directory without pstree.img gives none.
+// PagedProcesses reads the process tree, init first. A directory without pstree.img has none.
 func PagedProcesses(dir string) (tree []PagedProcess, err error) {
 	const name = "pstree.img"
 	body, err := readIn(dir, name, magicPSTree)

@@ -53,7 +53,7 @@ func NewEncoder(p Compression) (*Encoder, error) {
 	return &Encoder{policy: p, zstd: z}, nil
 }
 
-// Encode stores raw, of [MaxFrame] bytes at most: it appends to dst[:0] what it compressed to, or gives raw itself
+// Encode stores raw, of [MaxFrame] bytes at most: it appends to dst[:0] what it compressed to, or returns raw itself
 // where the policy wants that.
 func (e *Encoder) Encode(dst, raw []byte) (Codec, []byte) {
 	if e.zstd == nil {

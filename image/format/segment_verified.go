@@ -30,7 +30,7 @@ func (v Verified) Close() error { return v.r.Close() }
 // StoredFrame are the stored bytes of a frame, out of a [Verified].
 type StoredFrame struct{ b []byte }
 
-// Frame reads the stored bytes of a frame into buf, of [MaxFrame] bytes. A blob that is too short gives [io.EOF].
+// Frame reads the stored bytes of a frame into buf, of [MaxFrame] bytes. It returns [io.EOF] for a blob that is too short.
 func (v Verified) Frame(f *Frame, buf []byte) (StoredFrame, error) {
 	if n, err := v.r.ReadAt(buf[:f.Stored], f.Offset); int64(n) < f.Stored {
 		return StoredFrame{}, err

@@ -17,8 +17,8 @@ const Annotation = "org.criu.config"
 // RuncConfig is the file runc uses where a container has no [Annotation].
 const RuncConfig = "/etc/criu/runc.conf"
 
-// SkipLock has CRIU let packets reach a container that it dumps: what no connection is saved of, packets do not harm. A connection that comes meanwhile waits until the container
-// goes on. CRIU 4.1 crashes on any network-lock in a configuration file that it gets from runc.
+// SkipLock has CRIU let packets reach a container while it dumps the container. Packets do no harm where no connection is saved. A connection that a client opens meanwhile waits in
+// the kernel until the container goes on. CRIU 4.1 crashes if a configuration file that runc passes to it has the option network-lock.
 const SkipLock = "skip"
 
 // savesConnections finds the option in a configuration file.

@@ -142,7 +142,7 @@ func (s *specification) node(dir int, asked DeviceNode) (made bool, err error) {
 	return true, makeOwn(dir, asked)
 }
 
-// makeOwn sets owner and mode of a node that was just made. CRIU may have put another file in its place: own changes only a device node in a file system of the container.
+// makeOwn sets the owner and the mode of a device node that was just made. CRIU may have put another file in its place meanwhile, so makeOwn changes nothing but a device node in a file system of the container.
 func makeOwn(dir int, asked DeviceNode) error {
 	fd, err := unix.Openat(dir, asked.Name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

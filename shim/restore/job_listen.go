@@ -202,14 +202,11 @@ const (
 
 // Because returns what the process has said of a failure, or that it has died without a word, else err. The shim has ended the process before it answers.
 func (l *Listener[R]) Because(ctx context.Context, err error) error {
+	if !l.HeardSoon() {
+		return err
+	}
 	waiting, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWordTime)
 	defer cancel()
-	unheard := time.AfterFunc(firstWordTime, func() {
-		if !l.Heard() {
-			cancel()
-		}
-	})
-	defer unheard.Stop()
 	_, said := l.Await(waiting, func(*R) bool { return false })
 	if waiting.Err() != nil || errors.Is(said, worker.ErrDied) && (daemon.ShimGone(err) || daemon.Gone(err)) { // it ends with its shim
 		return err

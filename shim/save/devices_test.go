@@ -136,7 +136,7 @@ func begun(t *testing.T, o Options) *taking {
 	return &taking{Options: o, store: s, sender: &sender{}}
 }
 
-// takesIn returns what takes device memory in, and the shim that it comes from.
+// takesIn returns a checkpoint that takes device memory in, and the end of the channel by which a test plays the shim.
 func takesIn(t *testing.T) (s *store.Store, d *devices, h *heldContainer, shim *channel.Channel, images string) {
 	t.Helper()
 	images = t.TempDir()

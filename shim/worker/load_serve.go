@@ -87,7 +87,7 @@ func SendDevices(ctx context.Context, devices *image.Devices, pulling *store.Pul
 	})
 }
 
-// LoadInto sends all pieces, which are here, to the keeper of this process. receive has the keeper take them from its end of a connection, and closes that.
+// LoadInto sends all pieces to this process's keeper; all of them are in the local store. It calls receive with the keeper's end of a connection. receive has the keeper read from that end, and closes it.
 func LoadInto(ctx context.Context, receive func(context.Context, *os.File) error, devices *image.Devices) error {
 	keeper, own, err := connection()
 	if err != nil {

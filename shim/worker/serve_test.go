@@ -211,3 +211,14 @@ func TestServeCheckpoint(t *testing.T) {
 		}
 	}
 }
+
+// TestServeCheckpointRestore: a checkpoint process does nothing for a request that is a restore's.
+func TestServeCheckpointRestore(t *testing.T) {
+	own, ended := served(t, func(context.Context, Request, *Shim) (*Taken, []string, error) { panic("it begins") })
+	if err := own.Send(Message{Request: &Request{Protocol: protocol}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errdefs.IsInvalidArgument(err) {
+		t.Errorf("it ended with %v", err)
+	}
+}
