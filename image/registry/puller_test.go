@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -73,7 +72,7 @@ func TestPuller(t *testing.T) {
 			t.Errorf("tagged: %v", tags)
 		}
 		if !wanted {
-			if err := abandon(p); err != nil {
+			if err := p.Abandon(); err != nil {
 				t.Error(err)
 			}
 			if n := storetest.Count(t, s); n != 0 {
@@ -125,13 +124,6 @@ func TestPullerWhole(t *testing.T) {
 	}
 }
 
-// abandon abandons a puller while no process starts. A process that starts holds the locks of the store until its exec, and blobs are then collected later.
-func abandon(p *Puller) error {
-	syscall.ForkLock.RLock()
-	defer syscall.ForkLock.RUnlock()
-	return p.Abandon()
-}
-
 // Abandoning a snapshot whose small parts are on their way into the store leaves nothing of them there, nor beside it.
 func TestPullerAbandonsAtOnce(t *testing.T) {
 	t.Parallel()
@@ -143,7 +135,7 @@ func TestPullerAbandonsAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := abandon(p); err != nil {
+		if err := p.Abandon(); err != nil {
 			t.Fatal(err)
 		}
 		left, err := filepath.Glob(filepath.Join(s.Root(), "partial", "*"))
@@ -190,7 +182,7 @@ func TestPullerAbandonsWhatIsNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := abandon(p); err != nil {
+	if err := p.Abandon(); err != nil {
 		t.Fatal(err)
 	}
 	if err := storetest.Check(t.Context(), s); err != nil {
@@ -225,7 +217,7 @@ func TestLook(t *testing.T) {
 	if _, err := p.CheckRest(t.Context()); !errdefs.IsDataLoss(err) {
 		t.Errorf("without a blob: %v", err)
 	}
-	if err := abandon(p); err != nil {
+	if err := p.Abandon(); err != nil {
 		t.Error(err)
 	}
 	wantThere(t, s, false, append([]ocispec.Descriptor{d, m.Config}, m.Layers...)...)
