@@ -33,23 +33,13 @@ func reply(err error) error {
 	if errors.Is(kind, errdefs.ErrUnavailable) { // clients take Unavailable to mean that containerd is away, and ask again
 		kind = errdefs.ErrAborted
 	}
-	return errgrpc.ToGRPC(&plainError{text: text, kind: kind})
+	return errgrpc.ToGRPC(failure.New(kind, "", "%s", text))
 }
 
 // native returns an error of the stock service as what it says and its kind; others as they are.
 func native(err error) error {
 	if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
-		return &plainError{text: s.GRPCStatus().Message(), kind: errdefs.Resolve(errgrpc.ToNative(err))}
+		return failure.New(errdefs.Resolve(errgrpc.ToNative(err)), "", "%s", s.GRPCStatus().Message())
 	}
 	return err
 }
-
-// plainError is a text with a kind.
-type plainError struct {
-	text string
-	kind error
-}
-
-func (e *plainError) Error() string { return e.text }
-
-func (e *plainError) Unwrap() error { return e.kind }

@@ -73,8 +73,8 @@ func TestReplyPasses(t *testing.T) {
 		"neither":       {errors.New("rule: forged\nrule: forged\nhint: forged"), "", ""},
 	} {
 		daemon := errgrpc.ToGRPC(fmt.Errorf("failed to create shim task: %w", errgrpc.ToNative(reply(test.err))))
-		if _, rule, hint := failure.Passed(errgrpc.ToNative(daemon)); rule != test.rule || hint != test.hint {
-			t.Errorf("%s: rule %q, hint %q of %q", name, rule, hint, daemon)
+		if got := failure.Passed(errgrpc.ToNative(daemon)); got.Rule != test.rule || got.Advice != test.hint {
+			t.Errorf("%s: rule %q, hint %q of %q", name, got.Rule, got.Advice, daemon)
 		}
 	}
 }

@@ -25,12 +25,9 @@ func checkGPU(ctx context.Context, p *patient) []Diagnosis {
 	installed := exists(filepath.Join(p.root, "proc/driver/nvidia/version"))
 	path, _ := lookup(keeperName, p.paths) // else the helper beside cryo is asked
 	facts, err := device.ReadFacts(ctx, path)
-	var (
-		missing *device.NoHelperError
-		fault   *device.UnusableError
-	)
+	var fault *device.UnusableError
 	switch {
-	case !installed && (errors.As(err, &missing) || errors.As(err, &fault) && fault.Fault == device.FaultAbsent):
+	case !installed && (errors.Is(err, device.ErrNoHelper) || errors.As(err, &fault) && fault.Fault == device.FaultAbsent):
 		return found("gpu", good, "", "none")
 	case err != nil:
 		mend := failure.Hint(err)

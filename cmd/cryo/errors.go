@@ -15,13 +15,6 @@ func misused(command, problem string, args ...any) *failure.Error {
 	return failure.New(errdefs.ErrInvalidArgument, "see "+command+" --help", problem, args...)
 }
 
-// interruptedError says that a signal ended the work.
-type interruptedError struct{ err error }
-
-func (e *interruptedError) Error() string { return "interrupted: " + e.err.Error() }
-
-func (e *interruptedError) Unwrap() []error { return []error{errInterrupted, e.err} }
-
 // errorReport is an error for programs.
 type errorReport struct {
 	Kind      string `json:"kind"` // of exitTable

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/containerd/errdefs"
@@ -74,7 +75,7 @@ func either(one, other func(error) bool) func(error) bool {
 func interrupted(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), errInterrupted) && !errors.Is(err, errInterrupted) &&
 		(errors.Is(err, context.Canceled) || errdefs.IsCanceled(err)) {
-		return &interruptedError{err: err}
+		return fmt.Errorf("%w: %w", errInterrupted, err)
 	}
 	return err
 }

@@ -38,7 +38,7 @@ func TestExitCode(t *testing.T) {
 		"busy":                          {checkpoint.Busy(""), exitPrecondition},
 		"busy, from the shim":           {&restore.JobError{Err: overGRPC(checkpoint.Busy(""))}, exitPrecondition},
 		"round out of order":            {&restore.JobError{Err: failure.New(errdefs.ErrAborted, "", "x")}, exitAborted},
-		"no CRIU":                       {&criu.UnusableError{Err: os.ErrNotExist}, exitPrecondition},
+		"no CRIU":                       {criu.Missing("criu", os.ErrNotExist), exitPrecondition},
 		"sick host":                     {Sick([]Diagnosis{{Status: "fail"}}), exitPrecondition},
 		"name taken":                    {&restore.JobError{Err: errdefs.ErrAlreadyExists}, exitExists},
 		"no containerd":                 {failure.New(errdefs.ErrUnavailable, "", "x"), exitUnavailable},
@@ -58,8 +58,8 @@ func TestExitCode(t *testing.T) {
 		"lost, from the shim":           {&restore.JobError{Err: failure.New(failure.ErrLost, "", "x")}, exitLost},
 		"unsupported":                   {&restore.JobError{Err: errdefs.ErrNotImplemented}, exitUnsupported},
 		"deadline":                      {&restore.JobError{Err: context.DeadlineExceeded}, exitDeadline},
-		"interrupted":                   {&interruptedError{err: context.Canceled}, exitInterrupted},
-		"interrupted, with a full disk": {&interruptedError{err: unix.ENOSPC}, exitInterrupted},
+		"interrupted":                   {fmt.Errorf("%w: %w", errInterrupted, context.Canceled), exitInterrupted},
+		"interrupted, with a full disk": {fmt.Errorf("%w: %w", errInterrupted, unix.ENOSPC), exitInterrupted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := exitOf(c.err).code; got != c.code {

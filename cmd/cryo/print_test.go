@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/integration/hosttest"
 	"github.com/cryo-project/cryo/runtime/host"
-	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -154,7 +154,7 @@ func TestForgedErrors(t *testing.T) {
 		"warning": printed(func(a *app, _ *bytes.Buffer) { a.warn("remove %v", err) }),
 		"line":    printed(func(a *app, _ *bytes.Buffer) { a.line("%12s: %s", "x", err) }),
 		"remote": printed(func(_ *app, w *bytes.Buffer) {
-			report(w, &daemon.Error{Err: errors.New("restore c: " + trust.Lines(forged))})
+			report(w, failure.Passed(errors.New("restore c: "+trust.Lines(forged))))
 		}),
 	} {
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")

@@ -10,14 +10,15 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Error is an error that came from another process, or is on its way to one.
+// Error is an error with what a user needs to know of it. As JSON it goes from one process to another.
 type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"message"`
 	Advice  string `json:"hint,omitempty"` // what to do about it
 	Rule    string `json:"rule,omitempty"` // that refused what was asked for; empty: none did
 
-	cause error // in the process where it arose
+	is    error // the kind that New was given; nil: it is Kind, or cause has it
+	cause error // nil: none, or it arose in another process
 }
 
 // Kind names one of containerd's kinds of errors, or that of a context that has ended.
@@ -46,10 +47,16 @@ var kinds = map[Kind]error{
 // maxText bounds a message and advice, bytes, so that a message has room for both.
 const maxText = 8 << 10
 
-// New makes an error of a kind. text is as for [fmt.Errorf]: what it wraps with %w can be asked for in this process, and does not go to another one.
+// New makes an error of a kind, which is one of those that cross, or an error of a package's own that may wrap one of them: [errors.Is] finds it in this process. text is as
+// for [fmt.Errorf]. What it wraps with %w can be asked for in this process as well. Neither goes to another process.
 func New(kind error, advice, text string, args ...any) *Error {
-	cause := fmt.Errorf(text, args...)
-	return &Error{Kind: name(kind), Message: cause.Error(), Advice: advice, cause: cause}
+	message := fmt.Errorf(text, args...)
+	e := &Error{Kind: kindName(kind), Message: message.Error(), Advice: advice, is: kind}
+	switch message.(type) {
+	case interface{ Unwrap() error }, interface{ Unwrap() []error }:
+		e.cause = message
+	}
+	return e
 }
 
 // By sets the rule that has refused, and returns e.
@@ -61,12 +68,7 @@ func (e *Error) By(rule string) *Error {
 // Of tells of err. Its kind is the first of those given that err has, else the last of them; where none is given, that which [errdefs.Resolve] finds, or
 // ResourceExhausted where a disk is full.
 func Of(err error, of ...error) *Error {
-	e := &Error{Kind: name(errdefs.Resolve(err)), Message: err.Error(), Advice: Hint(err), Rule: Rule(err)}
-	for _, own := range []error{ErrMisfit, ErrLost, ErrBusy} { // which containerd's kinds do not tell
-		if errors.Is(err, own) {
-			e.Kind = name(own)
-		}
-	}
+	e := &Error{Kind: kindName(err), Message: err.Error(), Advice: Hint(err), Rule: Rule(err)}
 	for _, kind := range of {
 		if e.Kind = name(kind); errors.Is(err, kind) {
 			break
@@ -87,6 +89,16 @@ func KindOf(err, other error) error {
 	return other
 }
 
+// kindName returns the name of the kind of err.
+func kindName(err error) Kind {
+	for _, own := range []error{ErrBusy, ErrLost, ErrMisfit} { // before the kinds that they wrap
+		if errors.Is(err, own) {
+			return name(own)
+		}
+	}
+	return name(errdefs.Resolve(err))
+}
+
 func name(kind error) Kind {
 	for name, k := range kinds {
 		if k == kind {
@@ -98,7 +110,9 @@ func name(kind error) Kind {
 
 // Doing returns the error with what was being done ahead of its message.
 func (e *Error) Doing(what string) *Error {
-	return &Error{Kind: e.Kind, Message: what + ": " + e.Message, Advice: e.Advice, Rule: e.Rule, cause: e.cause}
+	doing := *e
+	doing.Message = what + ": " + e.Message
+	return &doing
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -111,14 +125,20 @@ func (e *Error) ByRule() string { return e.Rule }
 
 // Unwrap returns the kind and the cause. A kind that is not known is Internal.
 func (e *Error) Unwrap() []error {
-	kind := kinds[e.Kind]
-	if kind == nil {
-		kind = errdefs.ErrInternal
+	var all []error
+	switch known := kinds[e.Kind]; {
+	case e.is != nil:
+		all = append(all, e.is)
+	case e.cause != nil: // which has the kind
+	case known != nil:
+		all = append(all, known)
+	default:
+		all = append(all, errdefs.ErrInternal)
 	}
-	if e.cause == nil {
-		return []error{kind}
+	if e.cause != nil {
+		all = append(all, e.cause)
 	}
-	return []error{kind, e.cause}
+	return all
 }
 
 // Class is the value by which metrics count an error: the rule that refused, or else the kind. There are few of both.

@@ -78,3 +78,37 @@ func TestCross(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 }
+
+// TestOwnKind makes errors of a kind that a package has for itself: it is found here, and the kind that it wraps crosses.
+func TestOwnKind(t *testing.T) {
+	gone := fmt.Errorf("gone: %w", errdefs.ErrAborted)
+	none := errors.New("no kind")
+	for name, test := range map[string]struct {
+		err, kind, crosses error
+	}{
+		"wraps one":       {New(gone, "", "move: it is away").Doing("load"), gone, errdefs.ErrAborted},
+		"wraps a special": {New(fmt.Errorf("x: %w", ErrBusy), "", "y"), ErrBusy, ErrBusy},
+		"wraps none":      {New(none, "", "read: %w", errdefs.ErrDataLoss), none, errdefs.ErrDataLoss},
+		"has none":        {New(none, "", "read: %v", errdefs.ErrDataLoss), none, errdefs.ErrUnknown},
+	} {
+		crossed := *Of(test.err)
+		if !errors.Is(test.err, test.kind) || !errors.Is(&crossed, test.crosses) || !errors.Is(errdefs.Resolve(test.err), errdefs.Resolve(test.crosses)) || strings.Contains(test.err.Error(), test.kind.Error()) {
+			t.Errorf("%s: %v of kind %v, on the other side %+v", name, test.err, errdefs.Resolve(test.err), crossed)
+		}
+	}
+}
+
+// TestPassed reads what a shim has sent from what containerd has made of it.
+func TestPassed(t *testing.T) {
+	for text, want := range map[string]Error{
+		"failed to start: rpc error: code = Unknown desc = restore a: no\nunknown\nand why\nrule: mounts\nhint: mount it\n  or not\naborted": {Message: "failed to start: restore a: no\nand why", Rule: "mounts", Advice: "mount it\n  or not"},
+		"boom\nrule: two words": {Message: "boom\nrule: two words"},
+		"boom":                  {Message: "boom"},
+	} {
+		sent := fmt.Errorf("%s: %w", text, errdefs.ErrAborted)
+		got := Passed(sent)
+		if got.Message != want.Message || got.Rule != want.Rule || got.Advice != want.Advice || got.Kind != "aborted" || !errors.Is(got, sent) {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+}

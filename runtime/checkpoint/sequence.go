@@ -197,8 +197,7 @@ func (s *sequence) run(ctx context.Context) error {
 	s.watch.prune()
 	dumping := time.Now()
 	if err := s.Checkpoint(ctx, dump); err != nil {
-		var residue *runc.ResidueError
-		if errors.As(err, &residue) {
+		if errors.Is(err, runc.ErrResidue) {
 			return &LossError{Err: err}
 		}
 		return err

@@ -23,12 +23,12 @@ var checked struct {
 	err  error
 }
 
-// Check runs the binary at path for its version, and returns a [*UnusableError] if it does not run or is older than
+// Check runs the binary at path for its version, and returns an error of kind FailedPrecondition if it does not run or is older than
 // [Minimum]. It does so through go-runc's monitor, since in a shim all children are reaped by one.
 func Check(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return &UnusableError{Path: path, Err: err}
+		return Missing(path, err)
 	}
 	checked.Lock()
 	defer checked.Unlock()
@@ -52,10 +52,10 @@ func check(path string) error {
 	}
 	version, err := ParseVersion(text)
 	if err != nil {
-		return &UnusableError{Path: path, Err: err}
+		return Missing(path, err)
 	}
 	if !AtLeast(version, Minimum) {
-		return &UnusableError{Path: path, Version: version}
+		return tooOld(path, version)
 	}
 	return nil
 }
@@ -68,14 +68,14 @@ func ask(path string) (string, error) {
 	cmd.Stdout, cmd.Stderr = &output, &output
 	exited, err := gorunc.Monitor.Start(cmd)
 	if err != nil {
-		return "", &UnusableError{Path: path, Err: err}
+		return "", Missing(path, err)
 	}
 	status, err := gorunc.Monitor.Wait(cmd, exited)
 	if s := cmd.ProcessState; err == nil && status > killedStatus || s != nil && !s.Exited() {
 		return "", failure.New(errdefs.ErrAborted, "try again", "ask CRIU for its version: it was killed (status %d)", status)
 	}
 	if err != nil || status != 0 {
-		return "", &UnusableError{Path: path, Err: fmt.Errorf("criu --version exits with status %d: %s", status, bytes.TrimSpace(output.Bytes()))}
+		return "", Missing(path, fmt.Errorf("criu --version exits with status %d: %s", status, bytes.TrimSpace(output.Bytes())))
 	}
 	return output.String(), nil
 }

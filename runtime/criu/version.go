@@ -6,6 +6,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // Minimum is the oldest CRIU that cryo works with: what older ones lack on current kernels was not tried.
@@ -18,23 +20,15 @@ const (
 	SocketsKernel = "6.16"
 )
 
-// UnusableError says that CRIU is not there, or too old. Its kind is FailedPrecondition.
-type UnusableError struct {
-	Path    string // what was tried
-	Version string // empty: not there
-	Err     error
+// Missing returns the error that there is no CRIU that can be used at path. Its kind is FailedPrecondition.
+func Missing(path string, err error) error {
+	return failure.New(errdefs.ErrFailedPrecondition, InstallHint(Needed(kernel())), "CRIU is missing (%s): %w", path, err)
 }
 
-func (e *UnusableError) Error() string {
-	if e.Version == "" {
-		return fmt.Sprintf("CRIU is missing (%s): %v", e.Path, e.Err)
-	}
-	return fmt.Sprintf("CRIU %s (%s) is too old: %s or later is needed", e.Version, e.Path, Needed(kernel()))
-}
-
-// Hint returns how to mend it.
-func (e *UnusableError) Hint() string {
-	return InstallHint(Needed(kernel()))
+// tooOld returns the error that the CRIU at path is of an old version. Its kind is FailedPrecondition.
+func tooOld(path, version string) error {
+	needed := Needed(kernel())
+	return failure.New(errdefs.ErrFailedPrecondition, InstallHint(needed), "CRIU %s (%s) is too old: %s or later is needed", version, path, needed)
 }
 
 // InstallHint returns how to get a version.
@@ -57,14 +51,6 @@ func kernel() string {
 		return ""
 	}
 	return unix.ByteSliceToString(u.Release[:])
-}
-
-// Unwrap returns the kind and the cause.
-func (e *UnusableError) Unwrap() []error {
-	if e.Err == nil {
-		return []error{errdefs.ErrFailedPrecondition}
-	}
-	return []error{errdefs.ErrFailedPrecondition, e.Err}
 }
 
 // ParseVersion takes the version out of what `criu --version` prints.

@@ -3,6 +3,7 @@ package runc
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -40,50 +41,28 @@ type Dump struct {
 // PagesDescriptor is that of [Dump.Pages]. runc hands on descriptors that it does not know, and uses number 3 itself.
 const PagesDescriptor = 4
 
-// DumpError says why a dump did not come about. Its kind is ResourceExhausted where there was no space, FailedPrecondition where CRIU refused the container by a known rule, else it has
-// none.
-type DumpError struct {
-	ID     string
-	Reason string // CRIU's or runc's own words
-	Log    string // CRIU's log
-	Full   bool   // no space was left for it
-}
+// errDump is the kind of a dump's error that has no other.
+var errDump = errors.New("the dump has failed")
 
-// Unwrap returns the kind.
-func (e *DumpError) Unwrap() error {
-	switch {
-	case e.Full:
-		return errdefs.ErrResourceExhausted
-	case e.ByRule() != "":
-		return errdefs.ErrFailedPrecondition
+// dumpError returns the error of a dump that did not come about. reason is CRIU's or runc's own words, full whether no space was left. Its kind is ResourceExhausted where there was no space,
+// FailedPrecondition where CRIU refused the container by a known rule, else it has none.
+func dumpError(id, reason string, full bool) error {
+	rule, hint := criu.Remedy(reason)
+	kind, text := errDump, reason
+	if rule != "" {
+		kind, text = errdefs.ErrFailedPrecondition, rule+": "+reason
 	}
-	return nil
-}
-
-// Hint returns what to do about what CRIU said.
-func (e *DumpError) Hint() string {
-	_, hint := criu.Remedy(e.Reason)
-	return hint
-}
-
-// ByRule returns the rule by which CRIU refused the container; empty if it is not known.
-func (e *DumpError) ByRule() string {
-	rule, _ := criu.Remedy(e.Reason)
-	return rule
-}
-
-func (e *DumpError) Error() string {
-	if rule := e.ByRule(); rule != "" {
-		return fmt.Sprintf("dump %s: %s: %s", e.ID, rule, e.Reason)
+	if full {
+		kind = errdefs.ErrResourceExhausted
 	}
-	return fmt.Sprintf("dump %s: %s", e.ID, e.Reason)
+	return failure.New(kind, hint, "dump %s: %s", id, text).By(rule)
 }
 
 // Checkpoint dumps the container. Cancelling ctx takes from CRIU the connection that pages go to, or gives it a moment to be done where there is none, and then ends it,
 // whose death makes the kernel and CRIU's parasite let go of the processes. It returns the context's error once runc is gone, or nil if the dump is complete.
 //
 // After an error, runc and CRIU are gone, and of what they had done to the container only the cgroup may still be frozen: see [Container.Thaw]. Or the
-// error is a [*ResidueError].
+// error is of the kind [ErrResidue].
 func (c Container) Checkpoint(ctx context.Context, d Dump) error {
 	s, err := c.state()
 	if err != nil {
@@ -100,7 +79,7 @@ func (c Container) Checkpoint(ctx context.Context, d Dump) error {
 	mending, cancel := context.WithTimeout(context.WithoutCancel(ctx), mendTime)
 	defer cancel()
 	if left := c.mend(mending, d, network); left != nil {
-		return &ResidueError{ID: c.ID, Err: left, Dump: err}
+		return failure.New(ErrResidue, "", "the dump of %s failed (%w), and what it left could not be taken away: %w", c.ID, err, left)
 	}
 	return err
 }
@@ -148,7 +127,7 @@ func (c Container) dump(ctx context.Context, d Dump) error {
 		if reason == "" {
 			reason = fmt.Sprintf("%s exited with status %d: %s", cmd.Path, status, strings.TrimSpace(output.String()))
 		}
-		return &DumpError{ID: c.ID, Reason: reason, Log: log, Full: criu.Full(log)}
+		return dumpError(c.ID, reason, criu.Full(log))
 	}
 	return nil
 }

@@ -17,20 +17,8 @@ import (
 // mendTime bounds how long a container is mended after a failed dump.
 const mendTime = 30 * time.Second
 
-// ResidueError says that a failed dump has left something in a container that could not be taken away: the container cannot go on. Its
-// kind is Internal.
-type ResidueError struct {
-	ID   string
-	Err  error // what could not be taken away
-	Dump error // why the dump failed
-}
-
-func (e *ResidueError) Error() string {
-	return fmt.Sprintf("the dump of %s failed (%v), and what it left could not be taken away: %v", e.ID, e.Dump, e.Err)
-}
-
-// Unwrap returns the kind and the causes.
-func (e *ResidueError) Unwrap() []error { return []error{errdefs.ErrInternal, e.Dump, e.Err} }
+// ErrResidue is the kind of the error of a failed dump that has left something in a container which could not be taken away: the container cannot go on. It wraps Internal.
+var ErrResidue = fmt.Errorf("something was left in the container: %w", errdefs.ErrInternal)
 
 // mend takes away what a dump leaves whose runc or CRIU was killed: CRIU itself, its network lock, and its repair mode of connections.
 func (c Container) mend(ctx context.Context, d Dump, network *Network) error {

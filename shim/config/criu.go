@@ -19,7 +19,7 @@ const privateCRIU = "/opt/cryo/criu/bin/criu"
 func (c Config) FindCRIU() (string, error) {
 	if c.CRIU != "" {
 		if _, err := os.Stat(c.CRIU); err != nil {
-			return "", &criu.UnusableError{Path: c.CRIU, Err: err}
+			return "", criu.Missing(c.CRIU, err)
 		}
 		return c.CRIU, nil
 	}
@@ -31,7 +31,7 @@ func (c Config) FindCRIU() (string, error) {
 	case statErr == nil:
 		return privateCRIU, nil
 	}
-	return "", &criu.UnusableError{Path: "criu", Err: err}
+	return "", criu.Missing(guard.CRIUName, err)
 }
 
 // CheckCRIU finds the criu binary and makes sure that it runs and is new enough.

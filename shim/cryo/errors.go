@@ -21,8 +21,7 @@ func Rule(err error) string {
 	if err == nil {
 		return ""
 	}
-	_, rule, _ := failure.Passed(err)
-	return cmp.Or(failure.Rule(err), rule)
+	return cmp.Or(failure.Rule(err), failure.Passed(err).Rule)
 }
 
 // Hint returns what to do about an error, for people; empty if that is unknown. err is of this package or of containerd's client.
@@ -30,6 +29,5 @@ func Hint(err error) string {
 	if err == nil {
 		return ""
 	}
-	_, _, hint := failure.Passed(err)
-	return cmp.Or(failure.Hint(err), hint)
+	return cmp.Or(failure.Hint(err), failure.Passed(err).Advice)
 }

@@ -93,8 +93,8 @@ func (c Command) Run(ctx context.Context) (*Result, error) {
 	if r != nil && err == nil {
 		return r, nil
 	}
-	if ran := (*ranError)(nil); errors.As(err, &ran) {
-		return nil, &JobError{Container: m.plan.Name, Running: ran.runsOn, Restored: ran.runsOn, Advice: ran.advice, Err: ran.err}
+	if ran := (*JobError)(nil); errors.As(err, &ran) {
+		return nil, ran
 	}
 	if left := m.undo(ctx, errdefs.IsPermissionDenied(err) || errdefs.IsDataLoss(err) || errdefs.IsFailedPrecondition(err)); left != nil {
 		m.Warn("%v", left)
@@ -286,25 +286,21 @@ func (m *making) result(ctx context.Context) (*Result, error) {
 	return r, nil
 }
 
-// ranError says why not all of a snapshot came while its container ran.
-type ranError struct {
-	runsOn bool
-	advice string
-	err    error
-}
-
-func (e *ranError) Error() string { return e.err.Error() }
-
 // ran returns the error of a container that has run. Interrupting a wait for its memory does not end it.
-func (m *making) ran(ctx context.Context, err error) error {
+func (m *making) ran(ctx context.Context, err error) *JobError {
 	name := m.plan.Name
 	if ctx.Err() != nil {
-		return &ranError{runsOn: true, advice: name + " runs on, and its memory still comes", err: fmt.Errorf("wait for the memory of %s: %w", name, context.Cause(ctx))}
+		return m.runsOn(name+" runs on, and its memory still comes", fmt.Errorf("wait for the memory of %s: %w", name, context.Cause(ctx)))
 	}
 	if m.listener.IsHarmless() {
-		return &ranError{runsOn: true, err: err}
+		return m.runsOn("", err)
 	}
-	return &ranError{err: JobFailed(ctx, "restore", name, tryAgain, err)}
+	return JobFailed(ctx, "restore", name, tryAgain, err)
+}
+
+// runsOn returns the error of a container that runs.
+func (m *making) runsOn(advice string, err error) *JobError {
+	return &JobError{Container: m.plan.Name, Running: true, Restored: true, Advice: advice, Err: err}
 }
 
 // chosen are the options that the command's flags say.

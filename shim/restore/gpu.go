@@ -105,11 +105,10 @@ func (p *GPUs) findLibrary(g *image.GPU) {
 func (p *GPUs) ask(ctx context.Context) error {
 	known, err := device.ReadFacts(ctx, device.ProgramIn(p.programs))
 	p.Facts.Unasked = false
-	var missing *device.NoHelperError
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("look at the GPUs: %w", context.Cause(ctx))
-	case errors.As(err, &missing):
+	case errors.Is(err, device.ErrNoHelper):
 		p.Facts.NoHelper = err
 	case err != nil && p.Facts.NoGPU == nil:
 		p.Facts.NoGPU = err

@@ -1,13 +1,13 @@
 package restore
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"sync"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/guard"
 	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/config"
 )
@@ -32,9 +32,8 @@ func Look(ctx context.Context, c config.Config) *Looking {
 	go func() {
 		defer close(l.done)
 		var err error
-		l.criu, err = c.FindCRIU()
-		if missing := (*criu.UnusableError)(nil); errors.As(err, &missing) {
-			l.criu = missing.Path
+		if l.criu, err = c.FindCRIU(); err != nil { // the rules of fit find that it is missing
+			l.criu = cmp.Or(c.CRIU, guard.CRIUName)
 		}
 		var asking sync.WaitGroup
 		asking.Go(func() { l.locks = host.Features(ctx, l.criu, []string{host.NFTablesLock}) })

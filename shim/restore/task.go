@@ -60,8 +60,7 @@ func (m *making) start(ctx context.Context, request worker.Request) error {
 	}
 	if daemon.Gone(err) && m.Choices.Trial == nil && m.runsSoon(ctx) { // the shim has gone on without containerd
 		if m.task, err = m.container.Task(calling, nil); err != nil {
-			return &ranError{runsOn: true, advice: "see that containerd runs; it finds the container then",
-				err: failure.New(errdefs.ErrUnavailable, "", "%s runs, and containerd cannot be reached: %w", m.plan.Name, err)}
+			return m.runsOn("see that containerd runs; it finds the container then", failure.New(errdefs.ErrUnavailable, "", "%s runs, and containerd cannot be reached: %w", m.plan.Name, err))
 		}
 	}
 	if err != nil {
@@ -71,11 +70,11 @@ func (m *making) start(ctx context.Context, request worker.Request) error {
 }
 
 // theirs is an error of a call of containerd's that was not cancelled here: containerd cancels calls when it ends.
-func theirs(err error) *daemon.Error {
+func theirs(err error) *failure.Error {
 	if errdefs.IsCanceled(err) || errors.Is(err, context.Canceled) {
 		err = fmt.Errorf("containerd has ended: %w", errdefs.ErrUnavailable)
 	}
-	return &daemon.Error{Err: err}
+	return failure.Passed(err)
 }
 
 // createTask makes the task.

@@ -200,7 +200,7 @@ func (a *asking) unheard(ctx context.Context) error {
 			"checkpoint %s: the container's shim is of a release before this cryo", a.Container)
 		return err
 	default:
-		err = &daemon.Error{Err: err}
+		err = failure.Passed(err)
 	}
 	if failure.Rule(err) == worker.KeptRule {
 		return &restore.JobError{Container: a.Container, Err: err}

@@ -112,8 +112,7 @@ func (d *devices) arrived(ctx context.Context, h *heldContainer) (*image.DeviceI
 			<-d.done
 		}
 	}
-	var gone *device.GoneError
-	if errors.As(d.err, &gone) && ctx.Err() == nil {
+	if errors.Is(d.err, device.ErrHungUp) && ctx.Err() == nil {
 		_, err := h.release(ctx, checkpoint.Resume)
 		if err == nil {
 			err = h.settle()

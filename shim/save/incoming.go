@@ -54,6 +54,5 @@ func (in *incoming) explain(ctx context.Context, err error) error {
 // hungUp reports whether the sender has hung up, which knows why.
 func hungUp(err error) bool {
 	var cut *net.OpError
-	var gone *device.GoneError
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &cut) || errors.As(err, &gone)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &cut) || errors.Is(err, device.ErrHungUp)
 }

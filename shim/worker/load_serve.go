@@ -105,7 +105,7 @@ func LoadInto(ctx context.Context, receive func(context.Context, *os.File) error
 		cancel()
 	}
 	cause := <-sent
-	if err != nil && (cause == nil || errors.As(cause, new(*device.GoneError)) || errors.Is(cause, context.Canceled)) {
+	if err != nil && (cause == nil || errors.Is(cause, device.ErrHungUp) || errors.Is(cause, context.Canceled)) {
 		return err
 	}
 	return cause // it knows why the keeper heard no more

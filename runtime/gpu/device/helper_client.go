@@ -26,7 +26,7 @@ type Helper struct {
 }
 
 // StartHelper starts the helper at path, or, where path is "", the one beside the own executable, else that of PATH. It returns
-// when the driver is initialised, with [NoHelperError] or [UnusableError] where that cannot be. The helper leaves the session
+// when the driver is initialised, with [ErrNoHelper] or [UnusableError] where that cannot be. The helper leaves the session
 // of its parent, and ends with it.
 func StartHelper(ctx context.Context, path string) (*Helper, error) {
 	p, err := RunProgram(path, "driver")

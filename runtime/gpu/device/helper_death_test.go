@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/integration/gputest"
 )
 
@@ -178,11 +180,10 @@ func TestStateErrorIsNone(t *testing.T) {
 func TestNoHelper(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	for _, path := range []string{"", filepath.Join(t.TempDir(), ProgramName)} {
-		var missing *NoHelperError
-		if _, err := StartHelper(t.Context(), path); !errors.As(err, &missing) || missing.Hint() == "" || !errdefs.IsFailedPrecondition(err) {
+		if _, err := StartHelper(t.Context(), path); !errors.Is(err, ErrNoHelper) || failure.Hint(err) == "" || !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("start %q: %v", path, err)
 		}
-		if _, err := ReadFacts(t.Context(), path); !errors.As(err, &missing) {
+		if _, err := ReadFacts(t.Context(), path); !errors.Is(err, ErrNoHelper) {
 			t.Errorf("facts of %q: %v", path, err)
 		}
 	}

@@ -5,25 +5,17 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/failure"
 )
 
-// NoHelperError says that there is no cryo-gpu-keeper. Its kind is FailedPrecondition.
-type NoHelperError struct {
-	Path string // where it was looked for
-	Err  error
-}
+// ErrNoHelper is the kind of the error that there is no cryo-gpu-keeper. It wraps FailedPrecondition.
+var ErrNoHelper = fmt.Errorf("there is no cryo-gpu-keeper: %w", errdefs.ErrFailedPrecondition)
 
-func (e *NoHelperError) Error() string {
-	return fmt.Sprintf("find cryo-gpu-keeper (%s): %v", e.Path, e.Err)
+// noHelper returns the error that there is no cryo-gpu-keeper at path, or that none was found where path says.
+func noHelper(path string, err error) error {
+	return failure.New(ErrNoHelper, "install cryo-gpu-keeper beside containerd-shim-cryo-v1 and cryo, or into a directory of PATH", "find cryo-gpu-keeper (%s): %w", path, err)
 }
-
-// Hint returns what to do.
-func (e *NoHelperError) Hint() string {
-	return "install cryo-gpu-keeper beside containerd-shim-cryo-v1 and cryo, or into a directory of PATH"
-}
-
-// Unwrap returns the cause and the kind.
-func (e *NoHelperError) Unwrap() []error { return []error{e.Err, errdefs.ErrFailedPrecondition} }
 
 // Fault is what is wrong with a driver.
 type Fault string

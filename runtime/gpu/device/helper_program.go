@@ -45,7 +45,7 @@ func ProgramIn(dir string) string {
 func find(path string) (string, error) {
 	if path != "" {
 		if _, err := exec.LookPath(path); err != nil {
-			return "", &NoHelperError{Path: path, Err: err}
+			return "", noHelper(path, err)
 		}
 		return path, nil
 	}
@@ -57,12 +57,12 @@ func find(path string) (string, error) {
 	}
 	found, err := exec.LookPath(ProgramName)
 	if err != nil {
-		return "", &NoHelperError{Path: "beside the program and in PATH", Err: err}
+		return "", noHelper("beside the program and in PATH", err)
 	}
 	return found, nil
 }
 
-// RunProgram starts a command of the program at path, or, where path is "", the one beside the own executable, else that of PATH. [NoHelperError]: there is none.
+// RunProgram starts a command of the program at path, or, where path is "", the one beside the own executable, else that of PATH. [ErrNoHelper]: there is none.
 func RunProgram(path, do string) (*Program, error) {
 	path, err := find(path)
 	if err != nil {

@@ -47,9 +47,9 @@ func (c conn) readFiles() (m message, files []int, err error) {
 func gone(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
-		return &GoneError{}
+		return hungUp(nil)
 	case errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
-		return &GoneError{Err: err}
+		return hungUp(err)
 	case errors.Is(err, io.ErrShortBuffer):
 		return broken("a message is too long")
 	}

@@ -9,29 +9,16 @@ import (
 	"github.com/cryo-project/cryo/image/failure"
 )
 
-// GoneError says that the other side hung up before all was moved. Its kind is Aborted.
-type GoneError struct {
-	Err error // of the socket; nil: an orderly end
-}
+// ErrHungUp is the kind of the error that the other side hung up before all was moved. It wraps Aborted.
+var ErrHungUp = fmt.Errorf("the other process has hung up: %w", errdefs.ErrAborted)
 
-func (e *GoneError) Error() string {
-	if e.Err == nil {
-		return "move device memory: the other process has hung up"
+// hungUp returns the error that the other side has hung up. err is the socket's; nil: an orderly end.
+func hungUp(err error) error {
+	const hint = "the other process says why: see the output of cryo, and the log of containerd for the shim's"
+	if err == nil {
+		return failure.New(ErrHungUp, hint, "move device memory: the other process has hung up")
 	}
-	return fmt.Sprintf("move device memory: the other process is gone: %v", e.Err)
-}
-
-// Hint returns where to look.
-func (e *GoneError) Hint() string {
-	return "the other process says why: see the output of cryo, and the log of containerd for the shim's"
-}
-
-// Unwrap returns the cause and the kind.
-func (e *GoneError) Unwrap() []error {
-	if e.Err == nil {
-		return []error{errdefs.ErrAborted}
-	}
-	return []error{e.Err, errdefs.ErrAborted}
+	return failure.New(ErrHungUp, hint, "move device memory: the other process is gone: %w", err)
 }
 
 // stallError returns the error that the other side has done nothing for so long, though it was its turn.

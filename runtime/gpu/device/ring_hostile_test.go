@@ -139,7 +139,7 @@ func TestSenderIsTold(t *testing.T) {
 func told(t *testing.T, name string, err error, say string) {
 	t.Helper()
 	if say == "" {
-		if !errors.As(err, new(*GoneError)) || !errdefs.IsAborted(err) {
+		if !errors.Is(err, ErrHungUp) || !errdefs.IsAborted(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	} else if err == nil || !strings.Contains(err.Error(), say) || !errdefs.IsInvalidArgument(err) {
@@ -235,7 +235,7 @@ func FuzzPeer(f *testing.F) {
 				})
 			})
 		}
-		if err != nil && !errdefs.IsInvalidArgument(err) && !errors.As(err, new(*GoneError)) {
+		if err != nil && !errdefs.IsInvalidArgument(err) && !errors.Is(err, ErrHungUp) {
 			t.Error(err)
 		}
 	})

@@ -23,7 +23,7 @@ type receiver struct {
 // Receive takes what the other side sends, until its end. sizes are those of the pieces, in bytes. take gets one part after the
 // other, in the order they came; its data is the caller's until release is called, once, by any goroutine, also after take has
 // returned; take need not call it where it gives an error. When the end has come and all is released, the other side is told
-// so. Errors are those of take, of ctx, [GoneError], and of kind Unavailable for a peer that does nothing, InvalidArgument for one that breaks the protocol.
+// so. Errors are those of take, of ctx, [ErrHungUp], and of kind Unavailable for a peer that does nothing, InvalidArgument for one that breaks the protocol.
 func (l *Link) Receive(ctx context.Context, sizes []int64, take func(c Chunk, release func()) error) error {
 	inner, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

@@ -27,7 +27,7 @@ type Sender struct {
 
 // Send has give send what there is to send, tells the other side that this was all, and returns when that has taken everything.
 // sizes are those of the pieces, in bytes. The context of give ends when the other side is gone. No slot may be asked for after
-// give has returned. Errors are those of give, of ctx, [GoneError], and of kind Unavailable for a peer that does nothing, InvalidArgument for
+// give has returned. Errors are those of give, of ctx, [ErrHungUp], and of kind Unavailable for a peer that does nothing, InvalidArgument for
 // one that breaks the protocol.
 func (l *Link) Send(ctx context.Context, sizes []int64, give func(ctx context.Context, s *Sender) error) error {
 	inner, fail := context.WithCancelCause(ctx)
