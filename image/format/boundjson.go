@@ -2,8 +2,10 @@ package format
 
 import (
 	"encoding/json"
-	"fmt"
+	"errors"
 	"io"
+
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // JSONLimits bound a JSON text. A bound of 0 is none.
@@ -29,10 +31,8 @@ var (
 	SmallJSON = JSONLimits{Bytes: 1 << 20, Values: 1 << 14, Objects: 1 << 12, Depth: depth}
 )
 
-// JSONError says which limit a text is beyond.
-type JSONError struct{ reason string }
-
-func (e *JSONError) Error() string { return e.reason }
+// ErrJSONLimit is the kind of the error that says which limit a text is beyond.
+var ErrJSONLimit = errors.New("beyond a limit of JSON")
 
 // Unmarshal is [json.Unmarshal] of a text within the limits.
 func (l JSONLimits) Unmarshal(data []byte, v any) error {
@@ -42,7 +42,7 @@ func (l JSONLimits) Unmarshal(data []byte, v any) error {
 	return json.Unmarshal(data, v)
 }
 
-// Check returns an [*JSONError] that says which limit a text is beyond. A text that is no JSON may pass.
+// Check returns an error of the kind [ErrJSONLimit] that says which limit a text is beyond. A text that is no JSON may pass.
 func (l JSONLimits) Check(data []byte) error {
 	c := counter{limits: l}
 	return c.count(data)
@@ -81,7 +81,7 @@ type counter struct {
 func (c *counter) count(data []byte) error {
 	c.bytes += int64(len(data))
 	if most := c.limits.Bytes; most > 0 && c.bytes > most {
-		return &JSONError{fmt.Sprintf("its %d bytes are more than %d", c.bytes, most)}
+		return failure.New(ErrJSONLimit, "", "its %d bytes are more than %d", c.bytes, most)
 	}
 	for _, b := range data {
 		if c.text {
@@ -131,7 +131,7 @@ func (c *counter) within() error {
 		{c.depth, c.limits.Depth, "levels"},
 	} {
 		if n.most > 0 && n.is > n.most {
-			return &JSONError{fmt.Sprintf("its JSON has more than %d %s", n.most, n.what)}
+			return failure.New(ErrJSONLimit, "", "its JSON has more than %d %s", n.most, n.what)
 		}
 	}
 	return nil

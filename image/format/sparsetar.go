@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/failure"
 )
 
 // TarBlock is what headers and contents are multiples of, in bytes.
@@ -31,12 +33,10 @@ const (
 	maxSpans = 4 << 20
 )
 
-// TarError says that a tar is not as it should be.
-type TarError struct{ Reason string }
+// ErrTar is the kind of the error that a tar is not as it should be.
+var ErrTar = errors.New("not a tar of cryo")
 
-func (e *TarError) Error() string { return e.Reason }
-
-func wrong(format string, a ...any) error { return &TarError{fmt.Sprintf(format, a...)} }
+func wrong(format string, a ...any) error { return failure.New(ErrTar, "", format, a...) }
 
 // TarPadding is what fills the last block of n bytes.
 func TarPadding(n int64) int64 { return -n & (TarBlock - 1) }
@@ -147,7 +147,7 @@ type TarHead struct {
 	Raw        []byte // as archive/tar reads it; of a file with holes it says nothing of them
 }
 
-// ReadTarHead reads up to the contents of the next entry. It gives [io.EOF] where the tar ends, [io.ErrUnexpectedEOF] where it is cut short, a [*TarError] for
+// ReadTarHead reads up to the contents of the next entry. It gives [io.EOF] where the tar ends, [io.ErrUnexpectedEOF] where it is cut short, an error of the kind [ErrTar] for
 // what no tar of cryo has, and errors of r as they are.
 func ReadTarHead(r io.Reader) (*TarHead, error) {
 	raw := make([]byte, TarBlock)

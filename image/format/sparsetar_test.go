@@ -127,7 +127,7 @@ func FuzzReadHead(f *testing.F) {
 		for {
 			h, err := ReadTarHead(r)
 			if err != nil {
-				if err != io.EOF && err != io.ErrUnexpectedEOF && !errors.As(err, new(*TarError)) {
+				if err != io.EOF && err != io.ErrUnexpectedEOF && !errors.Is(err, ErrTar) {
 					t.Fatalf("%T: %v", err, err)
 				}
 				return

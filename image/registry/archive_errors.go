@@ -38,5 +38,5 @@ func mapError(l location, err error) error {
 
 // damaged returns what is wrong with a location.
 func damaged(l location, err error) error {
-	return &store.CorruptError{What: l.text, Err: err}
+	return store.Corrupt(l.text, err)
 }

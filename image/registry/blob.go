@@ -11,6 +11,8 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/store"
 )
 
 // errNoParts says that a registry answers a request for a part of a blob with something else.
@@ -65,7 +67,7 @@ func (b *blobReader) isPart() bool { return b.part || b.off > 0 || b.end < b.d.S
 // check returns an error unless an answer brings what was asked for.
 func (b *blobReader) check(resp *http.Response) error {
 	if has, known := sizeThere(resp); known && has != b.d.Size {
-		return &CorruptError{What: "blob " + b.d.Digest.String(), Err: fmt.Errorf("the registry has %d bytes, not %d", has, b.d.Size)}
+		return store.Corrupt("blob "+b.d.Digest.String(), fmt.Errorf("the registry has %d bytes, not %d", has, b.d.Size))
 	}
 	switch resp.StatusCode {
 	case http.StatusPartialContent:
@@ -81,7 +83,7 @@ func (b *blobReader) check(resp *http.Response) error {
 		}
 		return nil
 	case http.StatusNotFound:
-		return &CorruptError{What: b.repo.name + " in the registry", Err: fmt.Errorf("blob %s is gone", b.d.Digest)}
+		return store.Corrupt(b.repo.name+" in the registry", fmt.Errorf("blob %s is gone", b.d.Digest))
 	}
 	return answerError(resp)
 }

@@ -17,6 +17,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/errcode"
 
 	"github.com/cryo-project/cryo/image/format"
+	"github.com/cryo-project/cryo/image/store"
 )
 
 // hinter is what all errors for users have.
@@ -95,7 +96,7 @@ func (r *repo) classifyAnswer(e *errcode.ErrorResponse) error {
 	case e.StatusCode == http.StatusForbidden, hasCode(e, errcode.ErrorCodeDenied):
 		return r.authError(true)
 	case hasCode(e, errcode.ErrorCodeDigestInvalid), hasCode(e, errcode.ErrorCodeSizeInvalid):
-		return &CorruptError{What: "what the registry received", Err: e}
+		return store.Corrupt("what the registry received", e)
 	case e.StatusCode == http.StatusNotFound && !hasCode(e, errcode.ErrorCodeManifestBlobUnknown):
 		return unknownError(r.name)
 	}

@@ -9,11 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/failure"
-	"github.com/cryo-project/cryo/image/store"
 )
-
-// CorruptError says that bytes, received or to be sent, are not what their digest says.
-type CorruptError = store.CorruptError
 
 // AnswerError says that a registry has not brought bytes that it was asked for: it cannot be reached, refuses, or answers with something else. What is wrong with
 // bytes that it has brought is another error. Its kind is its cause's.

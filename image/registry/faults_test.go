@@ -395,8 +395,7 @@ func TestPushDamaged(t *testing.T) {
 	data[7] ^= 1
 	os.WriteFile(path, data, 0o600)
 	err := Push(t.Context(), s, f.ref("d:1"), d, fast())
-	var c *CorruptError
-	if !errors.As(err, &c) || !strings.Contains(c.What, l.Digest.String()) {
+	if !errors.Is(err, store.ErrCorrupt) || !strings.Contains(err.Error(), "blob "+l.Digest.String()+" here is damaged") {
 		t.Error(err)
 	}
 	os.Remove(path)
@@ -468,7 +467,7 @@ func TestDocuments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.ReadAll(resp.Body); (err != nil) != test.refused || test.refused && !errors.As(err, new(*CorruptError)) {
+		if _, err := io.ReadAll(resp.Body); (err != nil) != test.refused || test.refused && !errors.Is(err, store.ErrCorrupt) {
 			t.Errorf("%+v: %v", test, err)
 		}
 	}

@@ -73,7 +73,7 @@ func (r *repo) complete(ctx context.Context, p *store.Ingest, d ocispec.Descript
 		if err != nil {
 			return err
 		}
-		if err = p.Verify(ctx); !errors.As(err, new(*CorruptError)) {
+		if err = p.Verify(ctx); !errors.Is(err, store.ErrCorrupt) {
 			return err
 		}
 	}

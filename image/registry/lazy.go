@@ -160,7 +160,7 @@ func (p *Puller) hash(ctx context.Context, d ocispec.Descriptor, part *store.Ing
 	}
 	err := part.Verify(ctx)
 	<-p.lazy.hashing
-	if errors.As(err, new(*CorruptError)) {
+	if errors.Is(err, store.ErrCorrupt) {
 		err = p.repo.complete(ctx, part, d, p.lazy.Source, t, damageAttempts-1)
 	}
 	return err

@@ -81,13 +81,13 @@ func (r *repo) snapshot(ctx context.Context, judge func(ocispec.Descriptor) erro
 	if n.index.Digest != "" {
 		got, data, err := r.manifest(ctx, n.desc.Digest.String())
 		if answer := (*errcode.ErrorResponse)(nil); errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound {
-			err = &CorruptError{What: "index of " + r.name, Err: fmt.Errorf("the registry has no manifest %s that it lists", n.desc.Digest)}
+			err = store.Corrupt("index of "+r.name, fmt.Errorf("the registry has no manifest %s that it lists", n.desc.Digest))
 		}
 		if err != nil {
 			return n, err
 		}
 		if got.MediaType != n.desc.MediaType || got.Size != n.desc.Size {
-			return n, &CorruptError{What: "index of " + r.name, Err: fmt.Errorf("it lists %s as %s of %d bytes, and it is %.80s of %d", n.desc.Digest, n.desc.MediaType, n.desc.Size, got.MediaType, got.Size)}
+			return n, store.Corrupt("index of "+r.name, fmt.Errorf("it lists %s as %s of %d bytes, and it is %.80s of %d", n.desc.Digest, n.desc.MediaType, n.desc.Size, got.MediaType, got.Size))
 		}
 		n.data = data
 	}
@@ -99,7 +99,7 @@ func (r *repo) snapshot(ctx context.Context, judge func(ocispec.Descriptor) erro
 func (r *repo) manifest(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
 	for n := 0; ; n++ {
 		d, data, err := r.manifestOnce(ctx, reference)
-		damaged, cut := errors.As(err, new(*CorruptError)), errors.As(err, new(*cutError)) && temporary(err)
+		damaged, cut := errors.Is(err, store.ErrCorrupt), errors.As(err, new(*cutError)) && temporary(err)
 		if again := damaged && n+1 < damageAttempts || cut && n < r.timing.attempts; !again || ctx.Err() != nil {
 			return d, data, err
 		}
@@ -131,17 +131,17 @@ func (r *repo) manifestOnce(ctx context.Context, reference string) (ocispec.Desc
 	}
 	what := "manifest of " + r.name
 	if len(data) > store.MaxManifest {
-		return none, nil, &CorruptError{What: what, Err: fmt.Errorf("larger than %d bytes", store.MaxManifest)}
+		return none, nil, store.Corrupt(what, fmt.Errorf("larger than %d bytes", store.MaxManifest))
 	}
 	mediaType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil {
-		return none, nil, &CorruptError{What: what, Err: fmt.Errorf("parse Content-Type: %w", err)}
+		return none, nil, store.Corrupt(what, fmt.Errorf("parse Content-Type: %w", err))
 	}
 	d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
 	for _, want := range []string{reference, resp.Header.Get("Docker-Content-Digest")} {
 		// A tag is no digest; a digest by another algorithm cannot be compared.
 		if w := digest.Digest(want); w.Validate() == nil && w.Algorithm() == digest.SHA256 && w != d.Digest {
-			return none, nil, &CorruptError{What: what, Err: fmt.Errorf("it has digest %s, not %s", d.Digest, w)}
+			return none, nil, store.Corrupt(what, fmt.Errorf("it has digest %s, not %s", d.Digest, w))
 		}
 	}
 	return d, data, nil

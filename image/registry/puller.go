@@ -130,7 +130,7 @@ func (p *Puller) CheckRest(ctx context.Context) (size int64, err error) {
 		group.Go(func() error {
 			has, err := p.repo.hasBlob(ctx, d)
 			if err == nil && !has {
-				err = &CorruptError{What: "snapshot " + p.repo.name, Err: fmt.Errorf("the registry has no blob %s of %d bytes", d.Digest, d.Size)}
+				err = store.Corrupt("snapshot "+p.repo.name, fmt.Errorf("the registry has no blob %s of %d bytes", d.Digest, d.Size))
 			}
 			return err
 		})
@@ -197,7 +197,7 @@ func (p *Puller) failed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	if p.lazy == nil && errors.As(err, new(*store.DiskFullError)) {
+	if p.lazy == nil && errors.Is(err, store.ErrDiskFull) {
 		err = errors.Join(err, p.MakeRoom())
 	}
 	verb := "pull"

@@ -115,7 +115,7 @@ func (p *Pusher) sendLayer(ctx context.Context, d ocispec.Descriptor) error {
 	}
 	if unread := (*sourceError)(nil); errors.As(err, &unread) {
 		err = unread.error
-	} else if !errors.As(err, new(*CorruptError)) {
+	} else if !errors.Is(err, store.ErrCorrupt) {
 		return err
 	}
 	p.image.fail(fmt.Errorf("read layer %s of the base image: %w", d.Digest, err))

@@ -8,6 +8,8 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/cryo-project/cryo/image/store"
 )
 
 // Ranges reads parts of blobs of one repository. It is for several goroutines; how many requests are under way at once is theirs
@@ -22,7 +24,7 @@ type Ranges struct {
 // fetched meanwhile, unless it is fetched ahead: then its reader has asked for a turn.
 func (g *Ranges) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []byte, ahead bool) error {
 	if off < 0 || off > d.Size || int64(len(p)) > d.Size-off {
-		return &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("it has %d bytes, not %d and %d", d.Size, off, len(p))}
+		return store.Corrupt("blob "+d.Digest.String(), fmt.Errorf("it has %d bytes, not %d and %d", d.Size, off, len(p)))
 	}
 	if !ahead {
 		defer g.repo.line.urgent()()

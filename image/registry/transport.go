@@ -14,6 +14,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/retry"
 
 	"github.com/cryo-project/cryo/image/format"
+	"github.com/cryo-project/cryo/image/store"
 )
 
 // timing is when to give up or try again; the zero value means the default.
@@ -92,8 +93,8 @@ type document struct{ io.ReadCloser }
 // Read implements [io.Reader].
 func (d *document) Read(p []byte) (int, error) {
 	n, err := d.ReadCloser.Read(p)
-	if errors.As(err, new(*format.JSONError)) {
-		err = ours{&CorruptError{What: "an answer of the registry", Err: err}}
+	if errors.Is(err, format.ErrJSONLimit) {
+		err = ours{store.Corrupt("an answer of the registry", err)}
 	}
 	return n, err
 }

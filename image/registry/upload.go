@@ -10,6 +10,8 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/registry/remote/errcode"
+
+	"github.com/cryo-project/cryo/image/store"
 )
 
 // source is a blob that can be read as often as sending it takes.
@@ -154,7 +156,7 @@ func (r *repo) blame(src source, err error) error {
 	defer rc.Close()
 	v := src.d.Digest.Verifier()
 	if n, rerr := io.Copy(v, rc); rerr != nil || n != src.d.Size || !v.Verified() {
-		return &CorruptError{What: "blob " + src.d.Digest.String() + " here", Err: errors.New("content does not have this digest")}
+		return store.Corrupt("blob "+src.d.Digest.String()+" here", errors.New("content does not have this digest"))
 	}
 	return err
 }

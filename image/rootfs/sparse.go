@@ -57,13 +57,12 @@ func (r *sparseReader) Read(p []byte) (int, error) {
 // header reads up to the contents of the next entry.
 func (r *sparseReader) header() error {
 	h, err := format.ReadTarHead(r.layer)
-	var layout *format.TarError
 	switch {
 	case err == io.EOF:
 		r.ready, r.ended = make([]byte, format.TarBlock), true
 		return nil
-	case errors.As(err, &layout):
-		return layerError("", layout.Reason)
+	case errors.Is(err, format.ErrTar):
+		return layerError("", err.Error())
 	case err != nil:
 		return err
 	}
@@ -80,8 +79,8 @@ func (r *sparseReader) header() error {
 func (r *sparseReader) fill(f *format.TarHead) (err error) {
 	refuse := func(reason string) error { return layerError(f.Name, "is a sparse file "+reason) }
 	spans, err := f.ReadMap(r.layer)
-	if format := (*format.TarError)(nil); errors.As(err, &format) {
-		return layerError("", format.Reason)
+	if errors.Is(err, format.ErrTar) {
+		return layerError("", err.Error())
 	} else if err != nil {
 		return err
 	}

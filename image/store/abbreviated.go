@@ -23,8 +23,7 @@ func (s *Store) Expand(ctx context.Context, ref string) (string, error) {
 	if parts == nil {
 		return ref, nil
 	}
-	var unknown *UnknownRefError
-	if _, err := s.Resolve(ctx, ref); !errors.As(err, &unknown) {
+	if _, err := s.Resolve(ctx, ref); !errors.Is(err, ErrUnknownRef) {
 		return ref, nil // its user meets the error, if there is one
 	}
 	tags, err := s.Tags(ctx)

@@ -10,6 +10,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/integration/storetest"
 )
@@ -85,8 +86,7 @@ func TestIndexRebuilt(t *testing.T) {
 	damageIndexes(t, s)
 	n := storetest.Count(t, s)
 	// Reading changes nothing.
-	var lost *store.UnknownRefError
-	if _, err := s.Resolve(ctx, "a:1"); !errors.As(err, &lost) || !strings.Contains(lost.Hint(), store.LostName) {
+	if _, err := s.Resolve(ctx, "a:1"); !errors.Is(err, store.ErrUnknownRef) || !strings.Contains(failure.Hint(err), store.LostName) {
 		t.Errorf("the old name: %v", err)
 	}
 	name := store.LostName + ":" + a.Digest.Encoded()[:12]

@@ -22,7 +22,7 @@ func (s *Store) blobPath(d digest.Digest) string { return filepath.Join(s.blobs(
 // Exists reports whether the store has the blob in the size that the descriptor names, and has not noted it as damaged.
 func (s *Store) Exists(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	if err := checkDescriptor(d); err != nil {
-		return false, &CorruptError{What: "descriptor", Err: err}
+		return false, Corrupt("descriptor", err)
 	}
 	i, err := os.Lstat(s.blobPath(d.Digest))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -38,17 +38,17 @@ func (s *Store) Exists(ctx context.Context, d ocispec.Descriptor) (bool, error) 
 }
 
 // Fetch opens a blob; the reader is a [format.Verified] where only this host's root can have written the blob since it came into the
-// store, verified; else a [*format.DirectReader]. Here it is not verified beyond its size. Errors are [*MissingError] and [*CorruptError].
+// store, verified; else a [*format.DirectReader]. Here it is not verified beyond its size. Errors are [ErrMissing] and [ErrCorrupt].
 func (s *Store) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	if err := checkDescriptor(d); err != nil {
-		return nil, &CorruptError{What: "descriptor", Err: err}
+		return nil, Corrupt("descriptor", err)
 	}
 	if ok, err := s.sound(ctx, d); err != nil || !ok {
-		return nil, cmp.Or[error](err, &CorruptError{What: "blob " + d.Digest.String(), Err: errDigest})
+		return nil, cmp.Or[error](err, Corrupt("blob "+d.Digest.String(), errDigest))
 	}
 	f, err := os.Open(s.blobPath(d.Digest))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &MissingError{Digest: d.Digest}
+		return nil, missing(d.Digest, "")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open blob %s: %w", d.Digest, mapError(s.root, err))
@@ -61,7 +61,7 @@ func (s *Store) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser,
 func (s *Store) OpenVerified(d ocispec.Descriptor, f *os.File) (io.ReadCloser, error) {
 	if err := checkDescriptor(d); err != nil {
 		f.Close()
-		return nil, &CorruptError{What: "descriptor", Err: err}
+		return nil, Corrupt("descriptor", err)
 	}
 	return s.opened(f, d)
 }
@@ -75,7 +75,7 @@ func (s *Store) opened(f *os.File, d ocispec.Descriptor) (io.ReadCloser, error) 
 	}
 	if i.Size() != d.Size {
 		f.Close()
-		return nil, &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("it has %d bytes, not %d", i.Size(), d.Size)}
+		return nil, Corrupt("blob "+d.Digest.String(), fmt.Errorf("it has %d bytes, not %d", i.Size(), d.Size))
 	}
 	if local(f) && s.keeps(i) {
 		return format.NewVerified(format.NewDirectReader(f)), nil
@@ -103,7 +103,7 @@ func (s *Store) Push(ctx context.Context, d ocispec.Descriptor, r io.Reader) err
 	return err
 }
 
-// Copy copies a blob from src, such as a store, and verifies it: where it is damaged the error is a [*CorruptError], and what was written is of no use.
+// Copy copies a blob from src, such as a store, and verifies it: where it is damaged the error is a [ErrCorrupt], and what was written is of no use.
 func Copy(ctx context.Context, w io.Writer, src image.Fetcher, d ocispec.Descriptor) error {
 	r, err := src.Fetch(ctx, d)
 	if err != nil {
@@ -116,7 +116,7 @@ func Copy(ctx context.Context, w io.Writer, src image.Fetcher, d ocispec.Descrip
 		return fmt.Errorf("copy blob %s: %w", d.Digest, err)
 	}
 	if n != d.Size || !v.Verified() {
-		return &CorruptError{What: "blob " + d.Digest.String(), Err: errDigest}
+		return Corrupt("blob "+d.Digest.String(), errDigest)
 	}
 	return nil
 }

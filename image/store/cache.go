@@ -30,7 +30,7 @@ func (s *Store) Cache(ctx context.Context, blobs []ocispec.Descriptor, p image.P
 		g.Go(func() error {
 			f, err := os.Open(s.blobPath(d.Digest))
 			if errors.Is(err, fs.ErrNotExist) {
-				return &MissingError{Digest: d.Digest}
+				return missing(d.Digest, "")
 			}
 			if err != nil {
 				return fmt.Errorf("open blob %s: %w", d.Digest, mapError(s.root, err))

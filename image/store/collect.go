@@ -165,14 +165,14 @@ func (s *Store) reach(ctx context.Context, entry ocispec.Descriptor, m *marked) 
 			continue
 		}
 		data, err := ReadAll(ctx, s, d, MaxManifest)
-		if errors.As(err, new(*MissingError)) && !isNeeded {
+		if errors.Is(err, ErrMissing) && !isNeeded {
 			continue
 		}
 		m.live[d.Digest] = true
 		var more, other []ocispec.Descriptor
 		if err == nil {
 			if more, other, err = successors(d, data); err != nil {
-				err = &CorruptError{What: "manifest " + d.Digest.String(), Err: err}
+				err = Corrupt("manifest "+d.Digest.String(), err)
 			}
 		}
 		if ctx.Err() != nil {

@@ -19,62 +19,45 @@ func InvalidRef(ref string, err error) error {
 		"parse reference %q: %w", ref, err)
 }
 
-// UnknownRefError says that the store has no such tag or digest. It is an errdefs.ErrNotFound.
-type UnknownRefError struct {
-	Ref  string
-	Lost bool // the index was rebuilt from blobs, and some snapshots have a [LostName]
-}
+// Kinds of errors of a store.
+var (
+	// ErrUnknownRef: the store has no such tag or digest. NotFound.
+	ErrUnknownRef = fmt.Errorf("no such snapshot: %w", errdefs.ErrNotFound)
+	// ErrMissing: a blob is not in the store. NotFound.
+	ErrMissing = fmt.Errorf("no such blob: %w", errdefs.ErrNotFound)
+	// ErrCorrupt: stored, received or sent bytes are not what they should be. DataLoss.
+	ErrCorrupt = fmt.Errorf("it is damaged: %w", errdefs.ErrDataLoss)
+	// ErrDiskFull: there is no room under the root. ResourceExhausted.
+	ErrDiskFull = fmt.Errorf("the disk is full: %w", errdefs.ErrResourceExhausted)
+)
 
-func (e *UnknownRefError) Error() string {
-	return fmt.Sprintf("no snapshot %s in the local store", e.Ref)
-}
-func (e *UnknownRefError) Unwrap() error { return errdefs.ErrNotFound }
-
-// Hint returns how to find or get it.
-func (e *UnknownRefError) Hint() string {
-	if e.Lost {
-		return "the index of the store was damaged and its names are lost: `cryo ls` lists the snapshots as " + LostName + ", `cryo inspect` shows what they are of, `cryo tag` names them again"
+// unknownRef returns the error that the store has no ref. lost: the index was rebuilt from blobs, and some snapshots have a [LostName].
+func unknownRef(ref string, lost bool) error {
+	hint := "`cryo ls` lists what is there, `cryo pull` fetches from a registry"
+	if lost {
+		hint = "the index of the store was damaged and its names are lost: `cryo ls` lists the snapshots as " + LostName + ", `cryo inspect` shows what they are of, `cryo tag` names them again"
 	}
-	return "`cryo ls` lists what is there, `cryo pull` fetches from a registry"
+	return failure.New(ErrUnknownRef, hint, "no snapshot %s in the local store", ref)
 }
 
-// MissingError says that a blob is not in the store. It is an errdefs.ErrNotFound.
-type MissingError struct {
-	Digest digest.Digest
-	Of     string // what needs it, may be empty
-}
-
-func (e *MissingError) Error() string {
-	if e.Of != "" {
-		return fmt.Sprintf("blob %s, part of %s, is not in the local store", e.Digest, e.Of)
+// missing returns the error that a blob is not in the store. of is what needs it; it may be empty.
+func missing(d digest.Digest, of string) error {
+	blob := "blob " + d.String()
+	if of != "" {
+		blob += ", part of " + of + ","
 	}
-	return fmt.Sprintf("blob %s is not in the local store", e.Digest)
-}
-func (e *MissingError) Unwrap() error { return errdefs.ErrNotFound }
-
-// Hint returns how to get it.
-func (e *MissingError) Hint() string {
-	return "`cryo pull` the snapshot again: only what is missing is fetched"
+	return failure.New(ErrMissing, "`cryo pull` the snapshot again: only what is missing is fetched", "%s is not in the local store", blob)
 }
 
-// CorruptError says that stored or received bytes are not what they should be. It is an errdefs.ErrDataLoss.
-type CorruptError struct {
-	What string // blob or file
-	Err  error
-}
-
-func (e *CorruptError) Error() string   { return fmt.Sprintf("%s is damaged: %v", e.What, e.Err) }
-func (e *CorruptError) Unwrap() []error { return []error{errdefs.ErrDataLoss, e.Err} }
-
-// Hint returns how to mend it.
-func (e *CorruptError) Hint() string {
-	return "`cryo pull --repair` the snapshot, or take a new one; check the disk and the source it came from"
+// Corrupt returns the error that what, a blob or a file, is damaged.
+func Corrupt(what string, err error) error {
+	return failure.New(ErrCorrupt, "`cryo pull --repair` the snapshot, or take a new one; check the disk and the source it came from", "%s is damaged: %w", what, err)
 }
 
 // damagedIndex returns the error that index.json cannot be read, which has the names of all snapshots. Its kind is DataLoss.
 func damagedIndex(path string, err error) error {
 	return failure.New(errdefs.ErrDataLoss, "the blobs are kept: `cryo prune` rebuilds the file from them; where that fails as well, put a copy of the file back or use another store with --root",
-		"%w", &CorruptError{What: path, Err: err})
+		"%w", Corrupt(path, err))
 }
 
 // notSnapshot returns the error that a manifest is fine and something else than a snapshot.
@@ -89,29 +72,19 @@ func notSnapshot(ref, mediaType, artifactType string) error {
 	return failure.New(errdefs.ErrDataLoss, "name a snapshot that `cryo checkpoint` made; images are run with ctr or nerdctl", "%s is not a cryo snapshot but %s", ref, is)
 }
 
-// DiskFullError says that there is no room under the root. It is an errdefs.ErrResourceExhausted.
-type DiskFullError struct {
-	Root string
-	Err  error
-}
-
-func (e *DiskFullError) Error() string {
-	return fmt.Sprintf("no space left under %s: %v", e.Root, e.Err)
-}
-func (e *DiskFullError) Unwrap() []error { return []error{errdefs.ErrResourceExhausted, e.Err} }
-
-// Hint returns how to make room.
-func (e *DiskFullError) Hint() string {
-	return "see what takes it with `cryo df`, remove snapshots with `cryo rm` and what is not needed with `cryo prune`, or use another file system with --root"
+// diskFull returns the error that there is no room under root.
+func diskFull(root string, err error) error {
+	return failure.New(ErrDiskFull, "see what takes it with `cryo df`, remove snapshots with `cryo rm` and what is not needed with `cryo prune`, or use another file system with --root",
+		"no space left under %s: %w", root, err)
 }
 
 // mapError adds to errors of the operating system the kind that they have for users.
 func mapError(root string, err error) error {
 	switch {
-	case errors.As(err, new(*DiskFullError)), errors.As(err, new(*failure.Error)): // it has one
+	case errors.As(err, new(*failure.Error)): // it has one
 		return err
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return &DiskFullError{Root: root, Err: err}
+		return diskFull(root, err)
 	case errors.Is(err, syscall.EIO), errors.Is(err, syscall.EROFS):
 		return failure.New(errdefs.ErrInternal, "look at the kernel's log (dmesg), mend or replace the disk, or use another with --root", "the disk under %s fails: %w", root, err)
 	case errors.Is(err, fs.ErrPermission):

@@ -206,7 +206,7 @@ func readLimited(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	if int64(len(data)) > limit {
-		return nil, &CorruptError{What: path, Err: fmt.Errorf("larger than %d bytes", limit)}
+		return nil, Corrupt(path, fmt.Errorf("larger than %d bytes", limit))
 	}
 	return data, nil
 }

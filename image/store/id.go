@@ -19,14 +19,14 @@ var validID = regexp.MustCompile(`^[A-Z2-7]{26}$`)
 func ID(root string) (string, error) {
 	data, err := readLimited(filepath.Join(root, "id"), 64)
 	if err == nil && !validID.Match(data) {
-		err = &CorruptError{What: filepath.Join(root, "id"), Err: errors.New("it is no name of a store")}
+		err = Corrupt(filepath.Join(root, "id"), errors.New("it is no name of a store"))
 	}
 	return string(data), err
 }
 
 // nameStore makes the file for [ID], if there is none, or one that is damaged.
 func (s *Store) nameStore(ctx context.Context) error {
-	if _, err := ID(s.root); err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.As(err, new(*CorruptError)) {
+	if _, err := ID(s.root); err == nil || !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ErrCorrupt) {
 		return err
 	}
 	unlock, err := lock(ctx, s.indexLock())

@@ -83,14 +83,14 @@ func (s *Store) readIndex(ctx context.Context) (ocispec.Index, error) {
 // readOrRebuild reports whether the index is another than that of index.json.
 func (s *Store) readOrRebuild(ctx context.Context) (_ ocispec.Index, other bool, _ error) {
 	i, err := s.readIndexFile(filepath.Join(s.Layout(), ocispec.ImageIndexFile))
-	if err == nil || !errors.As(err, new(*CorruptError)) {
+	if err == nil || !errors.Is(err, ErrCorrupt) {
 		return i, false, err
 	}
 	old, backup := s.readIndexFile(s.indexBackup())
 	switch {
 	case backup == nil:
 		i, err = s.rebuilt(ctx, old)
-	case errors.As(backup, new(*CorruptError)):
+	case errors.Is(backup, ErrCorrupt):
 		i, err = s.rebuiltFromBlobs(ctx)
 	default:
 		return i, false, backup
@@ -106,7 +106,7 @@ func (s *Store) readIndexFile(path string) (ocispec.Index, error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EIO) {
 		return ocispec.Index{}, damagedIndex(path, err)
 	}
-	if err != nil && !errors.As(err, new(*CorruptError)) {
+	if err != nil && !errors.Is(err, ErrCorrupt) {
 		return ocispec.Index{}, fmt.Errorf("read index: %w", mapError(s.root, err))
 	}
 	var i ocispec.Index

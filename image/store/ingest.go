@@ -118,7 +118,7 @@ func (i *Ingest) ThroughCache() {
 func (i *Ingest) Offset() int64 { return i.w.Offset() }
 
 // Write implements [io.Writer]. A [format.DirectPiece] from [format.LendBuffer] at a multiple of its length is written with O_DIRECT. Bytes of a download can be read at once. More bytes than the
-// blob has are a [*CorruptError]; after any other error the blob can only be closed.
+// blob has are a [ErrCorrupt]; after any other error the blob can only be closed.
 func (i *Ingest) Write(p []byte) (int, error) {
 	if i.f == nil {
 		return 0, fs.ErrClosed
@@ -153,7 +153,7 @@ func (i *Ingest) Reset() error {
 	return nil
 }
 
-// Verify returns an error unless the blob is complete and has its digest. If it has another, all bytes are dropped. The error is a [*CorruptError].
+// Verify returns an error unless the blob is complete and has its digest. If it has another, all bytes are dropped. The error is a [ErrCorrupt].
 func (i *Ingest) Verify(ctx context.Context) error {
 	if err := i.flush(); err != nil {
 		return fmt.Errorf("write blob %s: %w", i.d.Digest, mapError(i.s.root, err))
@@ -176,7 +176,7 @@ func (i *Ingest) Verify(ctx context.Context) error {
 }
 
 // Commit implements [image.BlobWriter]: it moves the blob into the store and closes it. It may wait for the disk. The blob is durable when a name needs it. A blob of known digest must
-// have been verified, or the error is a [*CorruptError] and the blob stays open; mediaType is ignored for it.
+// have been verified, or the error is a [ErrCorrupt] and the blob stays open; mediaType is ignored for it.
 func (i *Ingest) Commit(ctx context.Context, mediaType string) (ocispec.Descriptor, error) {
 	if i.f == nil {
 		return ocispec.Descriptor{}, fs.ErrClosed
@@ -234,7 +234,7 @@ func (i *Ingest) Close() (err error) {
 }
 
 func (i *Ingest) corrupt(err error) error {
-	return &CorruptError{What: "blob " + i.d.Digest.String(), Err: err}
+	return Corrupt("blob "+i.d.Digest.String(), err)
 }
 
 // place moves the complete, verified file f to the blobs as d. If the store has d, f stays where it is.
@@ -279,7 +279,7 @@ func writeOut(ctx context.Context, f *os.File, n int64) error {
 // DropPartial removes an interrupted download that no process works on.
 func (s *Store) DropPartial(d ocispec.Descriptor) error {
 	if err := checkDescriptor(d); err != nil {
-		return &CorruptError{What: "descriptor", Err: err}
+		return Corrupt("descriptor", err)
 	}
 	path := filepath.Join(s.partial(), d.Digest.Encoded())
 	f, err := os.OpenFile(path, os.O_RDWR, 0)

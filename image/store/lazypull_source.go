@@ -66,7 +66,7 @@ func (s *PullSource) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCl
 		return g, nil
 	}
 	rc, err := s.store.Fetch(ctx, d)
-	if d.MediaType != image.MediaTypeSegment || !errors.As(err, new(*MissingError)) {
+	if d.MediaType != image.MediaTypeSegment || !errors.Is(err, ErrMissing) {
 		return rc, err
 	}
 	return s.segment(d), nil

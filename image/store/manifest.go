@@ -56,10 +56,10 @@ func checkDescriptor(d ocispec.Descriptor) error {
 // ReadAll fetches a blob of at most limit bytes and verifies it.
 func ReadAll(ctx context.Context, src content.Fetcher, d ocispec.Descriptor, limit int64) ([]byte, error) {
 	if err := checkDescriptor(d); err != nil {
-		return nil, &CorruptError{What: "descriptor", Err: err}
+		return nil, Corrupt("descriptor", err)
 	}
 	if d.Size > limit {
-		return nil, &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("%d bytes where at most %d are allowed", d.Size, limit)}
+		return nil, Corrupt("blob "+d.Digest.String(), fmt.Errorf("%d bytes where at most %d are allowed", d.Size, limit))
 	}
 	rc, err := src.Fetch(ctx, d)
 	if err != nil {
@@ -71,10 +71,10 @@ func ReadAll(ctx context.Context, src content.Fetcher, d ocispec.Descriptor, lim
 		return nil, fmt.Errorf("read %s: %w", d.Digest, err)
 	}
 	if int64(len(data)) != d.Size {
-		return nil, &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("not the %d bytes it should have", d.Size)}
+		return nil, Corrupt("blob "+d.Digest.String(), fmt.Errorf("not the %d bytes it should have", d.Size))
 	}
 	if digest.FromBytes(data) != d.Digest {
-		return nil, &CorruptError{What: "blob " + d.Digest.String(), Err: errDigest}
+		return nil, Corrupt("blob "+d.Digest.String(), errDigest)
 	}
 	return data, nil
 }
@@ -88,16 +88,16 @@ func ParseSnapshot(ref string, d ocispec.Descriptor, data []byte) (ocispec.Manif
 		return m, notSnapshot(ref, d.MediaType, "")
 	}
 	if err := format.ManifestJSON.Unmarshal(data, &m); err != nil {
-		return m, &CorruptError{What: "manifest of " + ref, Err: err}
+		return m, Corrupt("manifest of "+ref, err)
 	}
 	if m.MediaType != "" && m.MediaType != d.MediaType {
-		return m, &CorruptError{What: "manifest of " + ref, Err: fmt.Errorf("it says to be %.80q", m.MediaType)}
+		return m, Corrupt("manifest of "+ref, fmt.Errorf("it says to be %.80q", m.MediaType))
 	}
 	if m.ArtifactType != image.ArtifactType {
 		return m, notSnapshot(ref, d.MediaType, m.ArtifactType)
 	}
 	if err := checkManifest(m); err != nil {
-		return m, &CorruptError{What: "manifest of " + ref, Err: err}
+		return m, Corrupt("manifest of "+ref, err)
 	}
 	return m, image.CheckContents(m.Layers)
 }
@@ -129,10 +129,10 @@ func Unique(all []ocispec.Descriptor) (once []ocispec.Descriptor) {
 }
 
 // ParseRunnable finds the snapshot in an index of two entries, an ordinary image and the snapshot that it belongs to. It also gives all entries. An
-// index without a snapshot is of kind DataLoss, one with several, or with nonsense, a [*CorruptError]. ref names it in errors.
+// index without a snapshot is of kind DataLoss, one with several, or with nonsense, a [ErrCorrupt]. ref names it in errors.
 func ParseRunnable(ref string, d ocispec.Descriptor, data []byte) (snapshot ocispec.Descriptor, entries []ocispec.Descriptor, err error) {
 	corrupt := func(format string, args ...any) error {
-		return &CorruptError{What: "index of " + ref, Err: fmt.Errorf(format, args...)}
+		return Corrupt("index of "+ref, fmt.Errorf(format, args...))
 	}
 	var i ocispec.Index
 	if err := format.ManifestJSON.Unmarshal(data, &i); err != nil {

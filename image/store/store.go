@@ -112,7 +112,7 @@ func (s *Store) checkLayout() error {
 		return err
 	}
 	if err := CheckLayout(data); err != nil {
-		return &CorruptError{What: path, Err: err}
+		return Corrupt(path, err)
 	}
 	return nil
 }

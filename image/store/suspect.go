@@ -46,7 +46,7 @@ func (s *Store) Damaged(ctx context.Context, manifest ocispec.Descriptor, err er
 func (s *Store) SuspectBlobs(blobs []ocispec.Descriptor) error {
 	for _, d := range blobs {
 		if err := checkDescriptor(d); err != nil {
-			return &CorruptError{What: "descriptor", Err: err}
+			return Corrupt("descriptor", err)
 		}
 		if !exists(s.blobPath(d.Digest)) {
 			continue

@@ -39,7 +39,7 @@ func plain(d ocispec.Descriptor) ocispec.Descriptor {
 }
 
 // Resolve finds the manifest that ref names: a reference in any form that [Normalize] takes, or the digest of a tagged
-// manifest. Errors are [*UnknownRefError] and [InvalidRef].
+// manifest. Errors are [ErrUnknownRef] and [InvalidRef].
 func (s *Store) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, error) {
 	full, err := Normalize(ref)
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *Store) Resolve(ctx context.Context, ref string) (ocispec.Descriptor, er
 		lost := slices.ContainsFunc(i.Manifests, func(d ocispec.Descriptor) bool {
 			return strings.HasPrefix(d.Annotations[ocispec.AnnotationRefName], LostName+":")
 		})
-		return ocispec.Descriptor{}, &UnknownRefError{Ref: ref, Lost: lost}
+		return ocispec.Descriptor{}, unknownRef(ref, lost)
 	}
 	return plain(i.Manifests[found]), nil
 }
@@ -72,7 +72,7 @@ func matches(d ocispec.Descriptor, full string) bool {
 }
 
 // Tag makes ref name the manifest d. A name that is in use moves, and what only the other manifest needed goes with the end of the last operation.
-// All that the manifest needs must be in the store, or the error is a [*MissingError].
+// All that the manifest needs must be in the store, or the error is a [ErrMissing].
 func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error {
 	full, err := Normalize(ref)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Store) checkComplete(ctx context.Context, d ocispec.Descriptor, ref str
 		return err
 	}
 	if !ok {
-		return &MissingError{Digest: d.Digest, Of: ref}
+		return missing(d.Digest, ref)
 	}
 	if !IsManifest(d.MediaType) {
 		return nil
@@ -137,7 +137,7 @@ func (s *Store) checkComplete(ctx context.Context, d ocispec.Descriptor, ref str
 	}
 	needed, _, err := successors(d, data)
 	if err != nil {
-		return &CorruptError{What: "manifest of " + ref, Err: err}
+		return Corrupt("manifest of "+ref, err)
 	}
 	for _, n := range needed {
 		if err := s.checkComplete(ctx, n, ref, seen); err != nil {
@@ -163,7 +163,7 @@ func (s *Store) Untag(ctx context.Context, ref string) error {
 			return name == full || name == ref
 		})
 		if len(i.Manifests) == n {
-			return false, &UnknownRefError{Ref: ref}
+			return false, unknownRef(ref, false)
 		}
 		return true, nil
 	})

@@ -215,7 +215,7 @@ func (s Space) less(t Space) Space {
 	return Space{Files: max(0, s.Files-t.Files), Bytes: max(0, s.Bytes-t.Bytes)}
 }
 
-// CheckRoom returns an error unless blobs that are to be fetched, and so many bytes more, fit on the disk. If not the error is a [*DiskFullError].
+// CheckRoom returns an error unless blobs that are to be fetched, and so many bytes more, fit on the disk. If not the error is a [ErrDiskFull].
 func (s *Store) CheckRoom(ctx context.Context, blobs []ocispec.Descriptor, more int64) error {
 	need := more
 	for _, d := range blobs {
@@ -237,7 +237,7 @@ func (s *Store) CheckRoom(ctx context.Context, blobs []ocispec.Descriptor, more 
 		return fmt.Errorf("look for free space under %s: %w", s.root, mapError(s.root, err))
 	}
 	if free := int64(disk.Bfree) * disk.Bsize; need > free { // root may use what is reserved
-		return &DiskFullError{Root: s.root, Err: fmt.Errorf("%d MiB more are needed, and %d MiB are free", (need+1<<20-1)>>20, free>>20)}
+		return diskFull(s.root, fmt.Errorf("%d MiB more are needed, and %d MiB are free", (need+1<<20-1)>>20, free>>20))
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func Inspect(ctx context.Context, s *store.Store, ref string, o InspectOptions) 
 	var names []string // that it has
 	var signed []signature.Attached
 	f.Descriptor, err = s.Resolve(ctx, ref)
-	if errors.As(err, new(*store.UnknownRefError)) && store.NamesRegistry(ref) && o.Registry != nil {
+	if errors.Is(err, store.ErrUnknownRef) && store.NamesRegistry(ref) && o.Registry != nil {
 		options, err := o.Registry()
 		if err != nil {
 			return nil, err

@@ -113,7 +113,7 @@ func (c *lazyPull) headStart(parallel int) {
 	c.puller.Lazily(registry.Lazy{Source: c.source, Head: parallel, Running: c.all, Filled: c.inPlace})
 	go func() {
 		c.err = c.store()
-		if errors.As(c.err, new(*store.DiskFullError)) {
+		if errors.Is(c.err, store.ErrDiskFull) {
 			c.err = errors.Join(c.err, c.puller.MakeRoom())
 		}
 		close(c.pulled)

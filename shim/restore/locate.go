@@ -15,11 +15,10 @@ import (
 func Locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Options, j *Judging) (string, ocispec.Descriptor, *registry.Puller, error) {
 	if pull != PullAlways && !registry.IsLocation(ref) {
 		desc, err := s.Resolve(ctx, ref)
-		var unknown *store.UnknownRefError
 		if err == nil {
 			return ref, desc, nil, j.local(ctx, s, ref, desc.Digest)
 		}
-		if pull == PullNever || !errors.As(err, &unknown) {
+		if pull == PullNever || !errors.Is(err, store.ErrUnknownRef) {
 			return ref, desc, nil, err
 		}
 	}

@@ -31,13 +31,12 @@ func (t *taking) parentOf(ctx context.Context, info containers.Container) (*imag
 			continue
 		}
 		p, err := openParent(ctx, t.store, d.String())
-		var unknown *store.UnknownRefError
 		switch {
 		case err == nil:
 			return p, nil
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case !errors.As(err, &unknown):
+		case !errors.Is(err, store.ErrUnknownRef):
 			t.Warn("%v; the new snapshot shares nothing with it", err)
 		}
 	}

@@ -27,7 +27,7 @@ func Sign(ctx context.Context, s *store.Store, ref string, key *signature.Privat
 	switch {
 	case err == nil:
 		r.Already, err = s.Sign(ctx, desc, key)
-	case errors.As(err, new(*store.UnknownRefError)):
+	case errors.Is(err, store.ErrUnknownRef):
 		r.Where = "registry"
 		desc.Digest, err = registry.Sign(ctx, ref, o, func(subject ocispec.Descriptor, have []signature.Attached) ([]signature.Attached, error) {
 			made, err := key.Add(subject, have)
