@@ -42,7 +42,7 @@ func TestExitCode(t *testing.T) {
 		"sick host":                     {Sick([]Diagnosis{{Status: "fail"}}), exitPrecondition},
 		"name taken":                    {&restore.JobError{Err: errdefs.ErrAlreadyExists}, exitExists},
 		"no containerd":                 {failure.New(errdefs.ErrUnavailable, "", "x"), exitUnavailable},
-		"refused":                       {&trust.RefusedError{}, exitDenied},
+		"refused":                       {trust.Refuse([]trust.Request{{}}), exitDenied},
 		"unauthenticated":               {&restore.JobError{Snapshot: "sha256:x", Err: errdefs.ErrUnauthenticated}, exitDenied},
 		"damaged":                       {&restore.JobError{Err: fmt.Errorf("x: %w", errdefs.ErrDataLoss)}, exitDamaged},
 		"misfit":                        {misfit, exitMisfit},

@@ -133,7 +133,7 @@ func TestForgedText(t *testing.T) {
 	a.line("restored %s", forged)
 	a.line("of %v", state(forged))
 	a.warn("%s", forged)
-	report(&errs, &trust.RefusedError{Requests: []trust.Request{{Grant: trust.Mounts, What: forged}}})
+	report(&errs, trust.Refuse([]trust.Request{{Grant: trust.Mounts, What: forged}}))
 	for text, lines := range map[string]int{out.String(): 4, errs.String(): 4} {
 		if strings.Contains(text, "\u202e") || strings.Count(text, want) == 0 || strings.Count(text, "\n") > lines {
 			t.Errorf("it prints %q", text)

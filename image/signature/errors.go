@@ -1,6 +1,7 @@
 package signature
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -35,62 +36,54 @@ func (r Reason) rank() int {
 	return 0
 }
 
-// Error says that a snapshot has no signature that counts. Its kind is PermissionDenied.
-type Error struct {
-	Ref    string
-	Reason Reason
-	Signer string // fingerprint of the key that it is of, or says that it is; empty: unknown
-	NoKeys bool   // no key counts for this repository
-	Many   bool   // there are more signatures than are looked at
-	Err    error  // what is damaged
+// verdict is why no signature of a snapshot counts.
+type verdict struct {
+	ref    string
+	reason Reason
+	signer string // fingerprint of the key that made the signature, or that the signature names; empty: unknown
+	noKeys bool   // no key counts for this repository
+	many   bool   // there are more signatures than are looked at
+	err    error  // what is damaged
 }
 
-func (e *Error) Error() string {
-	text := Rule + ": "
-	signer := e.Signer
-	if signer == "" {
-		signer = "a key that it does not name"
-	}
-	switch e.Reason {
+// error returns the error of the verdict. Its kind is PermissionDenied, whatever is damaged: the snapshot itself may be whole.
+func (v verdict) error() error {
+	signer := cmp.Or(v.signer, "a key that it does not name")
+	var text string
+	switch v.reason {
 	case OtherDigest:
-		text += fmt.Sprintf("%s has a signature of another snapshot, by %s", e.Ref, signer)
+		text = fmt.Sprintf("%s has a signature of another snapshot, by %s", v.ref, signer)
 	case UntrustedKey:
-		text += fmt.Sprintf("%s is signed by %s, as far as it says itself, and that is no key that is trusted here", e.Ref, signer)
+		text = fmt.Sprintf("%s is signed by %s, as far as it says itself, and that is no key that is trusted here", v.ref, signer)
 	case Damaged:
-		text += fmt.Sprintf("the signature of %s is damaged: %v", e.Ref, e.Err)
+		text = fmt.Sprintf("the signature of %s is damaged: %v", v.ref, v.err)
 	default:
-		text += e.Ref + " is not signed"
+		text = v.ref + " is not signed"
 	}
-	if e.Many {
+	if v.many {
 		text += fmt.Sprintf(" (only %d signatures of it are looked at)", MaxAttached)
 	}
-	return text
+	return failure.New(errdefs.ErrPermissionDenied, v.hint(), "%s: %s", Rule, text).By(Rule)
 }
 
-// ByRule returns [Rule].
-func (e *Error) ByRule() string { return Rule }
-
-// Hint says what to do next.
-func (e *Error) Hint() string {
+// hint returns what to do next.
+func (v verdict) hint() string {
 	unsigned := `or, if whoever may write there is trusted without, write under [trust.repositories] in /etc/cryo/config.toml: "HOST/PATH" = "unsigned"`
-	if repository := RepositoryOf(e.Ref); repository != "" {
+	if repository := RepositoryOf(v.ref); repository != "" {
 		unsigned = strings.Replace(unsigned, "HOST/PATH", repository, 1)
 	}
 	switch {
-	case e.Reason == OtherDigest:
+	case v.reason == OtherDigest:
 		return "it was moved there: find out who may write to the repository, and take the snapshot from where it was signed"
-	case e.NoKeys:
+	case v.noKeys:
 		return `no key counts for it yet: have it signed, cryo sign REF --key FILE, and write under [trust] in /etc/cryo/config.toml: keys = ["PUBLIC-KEY-FILE"]; ` + unsigned
-	case e.Reason == UntrustedKey:
+	case v.reason == UntrustedKey:
 		return "if that key is to be trusted, name the file with its public key under [trust] in the configuration; else sign with one that is: cryo sign REF --key FILE"
-	case e.Reason == Damaged:
+	case v.reason == Damaged:
 		return "sign it again, cryo sign REF --key FILE, and fetch it with cryo pull"
 	}
 	return "have it signed, cryo sign REF --key FILE or cosign sign --key FILE REPOSITORY@DIGEST, and fetch the signature with cryo pull; " + unsigned
 }
-
-// Unwrap returns the kind. That of what is damaged is no matter: the snapshot itself may be whole.
-func (e *Error) Unwrap() error { return errdefs.ErrPermissionDenied }
 
 // keyError returns the error that a file holds no key that can be used.
 func keyError(path, hint string, err error) error {

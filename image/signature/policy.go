@@ -77,8 +77,8 @@ func (p *Policy) rule(ref string) rule {
 }
 
 // Judge decides whether a snapshot may be used, before anything of it is parsed. It goes by these normalised references at once, where an
-// empty one, or none, is one of no repository; d is its digest and all its signatures, or else unread says why they could not be had. The error is an
-// [*Error], or unread.
+// empty one, or none, is one of no repository; d is its digest and all its signatures, or else unread says why they could not be had. The error is of
+// the rule [Rule], or unread.
 type Judge func(refs []string, d digest.Digest, all []Attached, unread error) error
 
 // Judge is a [Judge]. Where nothing asks for the signature that is missing, doubt says what is wrong with it instead.
@@ -114,18 +114,18 @@ func orNone(refs []string) []string {
 
 // examine is nil where one of the rule's keys has signed d.
 func (r rule) examine(ref string, d digest.Digest, all []Attached, unread error) error {
-	worst := &Error{Ref: ref, Reason: Unsigned, NoKeys: len(r.keys) == 0, Many: len(all) >= MaxAttached}
+	worst := verdict{ref: ref, reason: Unsigned, noKeys: len(r.keys) == 0, many: len(all) >= MaxAttached}
 	for _, a := range all {
 		if reason, signer, err := r.one(d, a); reason == "" {
 			return nil
-		} else if reason.rank() > worst.Reason.rank() {
-			worst.Reason, worst.Signer, worst.Err = reason, signer, err
+		} else if reason.rank() > worst.reason.rank() {
+			worst.reason, worst.signer, worst.err = reason, signer, err
 		}
 	}
 	if unread != nil {
 		return fmt.Errorf("read the signatures of %s: %w", ref, unread)
 	}
-	return worst
+	return worst.error()
 }
 
 // one returns what is wrong with a signature, nothing if it is right, and whose it is or claims to be.

@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/record"
 )
 
@@ -83,8 +84,8 @@ func TestPolicy(t *testing.T) {
 			if got := reason(err); got != test.refused {
 				t.Errorf("got %v, want %s", err, test.refused)
 			}
-			if err != nil && (!errdefs.IsPermissionDenied(err) || !strings.HasPrefix(err.Error(), "signature: ") || err.(*Error).Hint() == "") {
-				t.Errorf("got %v, %s", err, err.(*Error).Hint())
+			if err != nil && (!errdefs.IsPermissionDenied(err) || !strings.HasPrefix(err.Error(), "signature: ") || failure.Rule(err) != Rule || failure.Hint(err) == "") {
+				t.Errorf("got %v, %s", err, failure.Hint(err))
 			}
 			if _, err := p.Judge([]string{test.ref}, d, nil, unread); p.rule(test.ref).signed != errors.Is(err, unread) {
 				t.Errorf("signatures that cannot be read: %v", err)
@@ -120,9 +121,15 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
+// reason returns the reason of an error by its text; empty where it is another error, or none.
 func reason(err error) Reason {
-	if e := (*Error)(nil); errors.As(err, &e) {
-		return e.Reason
+	if failure.Rule(err) != Rule {
+		return ""
+	}
+	for words, r := range map[string]Reason{" is not signed": Unsigned, " is damaged: ": Damaged, " is signed by ": UntrustedKey, " a signature of another snapshot": OtherDigest} {
+		if strings.Contains(err.Error(), words) {
+			return r
+		}
 	}
 	return ""
 }

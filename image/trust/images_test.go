@@ -276,8 +276,7 @@ func TestImagesThatHoldMore(t *testing.T) {
 			c.change(d)
 			dir := d.write(t)
 			err := reviewImages(os.DirFS(dir), d.spec, Policy{}, here)
-			var refused *RefusedError
-			if !errors.As(err, &refused) || refused.Requests[0].Grant != c.grant || !strings.Contains(err.Error(), c.names) {
+			if !errdefs.IsPermissionDenied(err) || first(err) != c.grant || !strings.Contains(err.Error(), c.names) {
 				t.Fatalf("Images = %v", err)
 			}
 			if err := reviewImages(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); err != nil {

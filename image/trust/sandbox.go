@@ -105,7 +105,7 @@ func (s *Sandbox) end() string {
 	return strings.Join(how, ", ")
 }
 
-// Images returns an error if [Sandbox.Review] does, or, a [*RefusedError], if the images ask for what the policy does not allow.
+// Images returns an error if [Sandbox.Review] does, or, of kind PermissionDenied, if the images ask for what the policy does not allow.
 func (s *Sandbox) Images(ctx context.Context, spec *specs.Spec, p Policy) error {
 	if !Reviews {
 		return nil

@@ -100,16 +100,16 @@ func (p Policy) Judge(requests []Request) []Request {
 	return requests
 }
 
-// Refuse returns an error, a [*RefusedError], if something is asked for that was not allowed.
+// Refuse returns an error of kind PermissionDenied if something is asked for that was not allowed.
 func Refuse(requests []Request) error {
 	refused := slices.DeleteFunc(slices.Clone(requests), func(r Request) bool { return r.Allowed })
 	if len(refused) > 0 {
-		return &RefusedError{Requests: refused}
+		return refusal(refused)
 	}
 	return nil
 }
 
-// Confine returns an error, a [*RefusedError], if the specification asks for what the policy does not allow. Otherwise
+// Confine returns an error of kind PermissionDenied if the specification asks for what the policy does not allow. Otherwise
 // it takes out of it, in place, what no snapshot gets, and says what that was. The CDI devices are not in the specification yet:
 // the program that has the answer puts them in, by this host's own files.
 func Confine(spec *specs.Spec, cdi []string, p Policy) (dropped []string, err error) {
@@ -152,43 +152,29 @@ func (r *reviewer) ask(g Grant, format string, a ...any) {
 	r.requests = append(r.requests, NewRequest(r.rule, g, what))
 }
 
-// RefusedError says what a snapshot asks for and was not allowed. Its kind is PermissionDenied.
-type RefusedError struct{ Requests []Request }
-
-func (e *RefusedError) Error() string {
-	var b strings.Builder
-	b.WriteString("the snapshot asks for more of this host than a container has by default:")
+// refusal returns the error that a snapshot asks for what was not allowed. Its rule is that of the first request. Its hint names the flags that allow all of them.
+func refusal(requests []Request) error {
+	var text strings.Builder
+	text.WriteString("the snapshot asks for more of this host than a container has by default:")
 	const most = 8 // of each kind: a privileged container has every device there is
 	shown := map[Grant]int{}
-	for _, r := range e.Requests {
-		if shown[r.Grant]++; shown[r.Grant] <= most {
-			fmt.Fprintf(&b, "\n  %s: %s (rule %s)", r.Grant, OneLine(r.What), r.Rule)
-		}
-	}
-	for _, g := range append(Grants(), Nothing) {
-		if more := shown[g] - most; more > 0 {
-			fmt.Fprintf(&b, "\n  %s: and %d more (cryo inspect lists all)", g, more)
-		}
-	}
-	return b.String()
-}
-
-// ByRule returns the rule of the first request.
-func (e *RefusedError) ByRule() string { return e.Requests[0].Rule }
-
-// Hint names the flags that allow it.
-func (e *RefusedError) Hint() string {
 	var flags []string
-	for _, r := range e.Requests {
-		if r.Grant == Nothing {
-			return "no container gets this from a snapshot: do not trust it"
+	for _, r := range requests {
+		if shown[r.Grant]++; shown[r.Grant] <= most {
+			fmt.Fprintf(&text, "\n  %s: %s (rule %s)", r.Grant, OneLine(r.What), r.Rule)
 		}
 		if !slices.Contains(flags, r.Flag) {
 			flags = append(flags, r.Flag)
 		}
 	}
-	return "if you trust the snapshot with this, add: " + strings.Join(flags, " ")
+	for _, g := range append(Grants(), Nothing) {
+		if more := shown[g] - most; more > 0 {
+			fmt.Fprintf(&text, "\n  %s: and %d more (cryo inspect lists all)", g, more)
+		}
+	}
+	hint := "if you trust the snapshot with this, add: " + strings.Join(flags, " ")
+	if shown[Nothing] > 0 {
+		hint = "no container gets this from a snapshot: do not trust it"
+	}
+	return failure.New(errdefs.ErrPermissionDenied, hint, "%s", text.String()).By(requests[0].Rule)
 }
-
-// Is makes the error one of kind PermissionDenied.
-func (e *RefusedError) Is(target error) bool { return target == errdefs.ErrPermissionDenied }

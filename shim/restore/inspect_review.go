@@ -88,7 +88,7 @@ func (f *Inspected) Review(ctx context.Context, snapshot *image.Snapshot, p trus
 			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: library.Inner, Type: "bind"})
 		}
 	}
-	if _, err := trust.Confine(&spec, nil, trust.Policy{Allow: []trust.Grant{trust.All}}); errors.As(err, new(*trust.RefusedError)) {
+	if _, err := trust.Confine(&spec, nil, trust.Policy{Allow: []trust.Grant{trust.All}}); errdefs.IsPermissionDenied(err) {
 		return r, nil // it asks for what no grant allows
 	} else if err != nil {
 		return r, err
