@@ -193,3 +193,40 @@ func TestCheckpointToKilled(t *testing.T) {
 	counts(t, h, id)
 	keptNothing(t, h)
 }
+
+// TestCheckpointKilledLate has the checkpoint process die while it sends the snapshot of a container that it has ended: the command says that there is a snapshot, and not that
+// the container is lost.
+func TestCheckpointKilledLate(t *testing.T) {
+	at := registryOf(t, func(w http.ResponseWriter, r *http.Request) { // it lets us push, and takes no blob
+		switch r.Method {
+		case http.MethodGet, http.MethodDelete:
+			w.WriteHeader(http.StatusOK)
+		case http.MethodHead:
+			w.WriteHeader(http.StatusNotFound)
+		case http.MethodPost:
+			w.Header().Set("Location", r.URL.Path+"1")
+			w.WriteHeader(http.StatusAccepted)
+		default:
+			<-r.Context().Done()
+		}
+	})
+	h := newHost(t, "checkpointkilledlate", lab.HostOptions{})
+	id := name(t)
+	ref := at + "/" + id + ":1"
+	start(t, h, id, nil, "workload", "count", "--memory", "8")
+	ended := make(chan lab.Result, 1)
+	go func() { ended <- h.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http") }()
+	eventually(t, "the end of the container", time.Minute, func() bool {
+		_, status, _ := h.Task(t.Context(), id)
+		return status == "STOPPED"
+	})
+	must(t, h.Run(t.Context(), "kill", "-KILL", fmt.Sprint(senders(t, h)[0])))
+	r := <-ended
+	if r.Code != codeAborted || !strings.Contains(r.Stderr, "of which it has kept a snapshot") || !strings.Contains(r.Stderr, "hint: find it with cryo ls") || strings.Contains(r.Stderr, "lost") {
+		t.Errorf("exit code %d: %s", r.Code, r.Stderr)
+	}
+	must(t, h.Cryo(t.Context(), "verify", "--pull", "never", ref))
+	remove(t.Context(), h, id)
+	must(t, h.Cryo(t.Context(), "restore", "--pull", "never", ref, "--name", id))
+	await(t, h, id)
+}
