@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/cryo-project/cryo/integration/lab"
@@ -53,4 +55,23 @@ func TestRegistryLoopback(t *testing.T) {
 			t.Errorf("digest %s became %s", f.digest, got)
 		}
 	}
+}
+
+// TestRegistryAuthorityPath names a certificate authority by a path relative to the command's working directory, in which neither the process that pushes nor the one that pulls is.
+func TestRegistryAuthorityPath(t *testing.T) {
+	a, _ := pair(t)
+	r := newRegistry(t, "authority-path", lab.RegistryOptions{TLS: true})
+	dir, file := filepath.Split(r.CA)
+	beside := func(args ...string) lab.Result {
+		return a.Run(t.Context(), slices.Concat([]string{"sh", "-c", `cd "$0" && exec cryo "$@"`, dir}, args, []string{"--tlscacert", file})...)
+	}
+	id := name(t)
+	ref := r.Reference("snapshots/" + id + ":1")
+	forget(t, a, ref)
+	start(t, a, id, nil, "workload", "count", "--memory", "8")
+	must(t, beside("checkpoint", id, ref, "--push"))
+	remove(t.Context(), a, id)
+	must(t, a.Cryo(t.Context(), "rm", ref))
+	must(t, beside("restore", ref, "--name", id))
+	await(t, a, id)
 }
