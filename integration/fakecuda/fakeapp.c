@@ -20,9 +20,9 @@
 #include <unistd.h>
 
 static const char usage[] =
-	"fakeapp [--processes N] [--watch] [--nvml plain|events|apart] [--watchers N] [--watching-children N] [--no-cuda] [--apart] [--mib N] [--blocks MIB,MIB...] [--kinds KIND,KIND...] [--kernel MS] [--managed] [--peer] [--storm N] [--captures N] [--poll] [--bind direct|dlsym|proc]\n"
+	"fakeapp [--processes N] [--watch] [--nvml plain|events|apart] [--watchers N] [--watching-children N] [--no-cuda] [--apart] [--mib N] [--blocks MIB,MIB...] [--kinds KIND,KIND...] [--kernel MS] [--managed] [--peer] [--share MIB] [--storm N] [--captures N] [--poll] [--bind direct|dlsym|proc]\n"
 	"        [--quiet] [--socket PATH]\n"
-	"  each of N processes, but for the last one where it is to watch, which only has the driver's device files open, or NVML (with an event set; without the driver's library), by N threads and in children that it forks, holds that much on each device, or (apart) on one alone, by turns, or allocations of these sizes, of the kinds plain, whole, chunks, released, retained, held, twice, exported and blank (mapped.c), and launches a\n"
+	"  each of N processes, but for the last one where it is to watch, which only has the driver's device files open, or NVML (with an event set; without the driver's library), by N threads and in children that it forks, holds that much on each device, or (apart) on one alone, by turns, or allocations of these sizes, and a block that all others import (share), of the kinds plain, whole, chunks, released, retained, held, twice, exported and blank (mapped.c), and launches a\n"
 	"  kernel of MS milliseconds at its start; a thread asks (poll) all the time whether a stream is idle; N threads of it allocate, copy, compare and free all the time, or capture graphs; its calls are bound by the linker, dlsym or\n"
 	"  cuGetProcAddress\n"
 	"It answers one line of JSON to one line on the socket (/srv/ask.sock):\n"
@@ -46,8 +46,6 @@ static const char usage[] =
 	"  forking MS   starts a child without CUDA every MS milliseconds, which ends, or runs another program, soon; 0: no more\n"
 	"  drop         destroys the contexts and makes everything anew\n"
 	"  exit STATUS\n";
-
-#define MAX_PROCESSES 64
 
 struct options options = {
 	.processes = 1, .watchers = 2, .blocks = 1, .block = {1}, .mib = 1, .socket = "/srv/ask.sock", .bind = "direct",
@@ -124,6 +122,12 @@ static void answer_own(const char *command, char *text, size_t size)
 		key = argument;
 		for (int d = 0; d < devices && !r; d++)
 			r = devices_over(d, 1);
+		if (!r && options.share)
+			r = exchange_over(1);
+	} else if (!strcmp(command, "offer")) {
+		r = exchange_offer();
+	} else if (!strcmp(command, "accept")) {
+		r = exchange_accept();
 	} else if (!strcmp(command, "ranges")) {
 		for (int d = 0; d < devices && !r; d++)
 			r = devices_ranges(d);
@@ -159,6 +163,8 @@ static void answer_own(const char *command, char *text, size_t size)
 		r = children_lost() ? -3 : watch_failed() ? -4 : graphs_late();
 		for (int d = 0; d < devices && !r; d++)
 			r = devices_over(d, 0);
+		if (!r && options.share)
+			r = exchange_over(0);
 	}
 	if (r == 0)
 		append(text, size, "ok {\"pid\":%d,\"bytes\":%zu,\"ticks\":%llu,\"rounds\":%llu,\"saved\":%zu,\"devices\":[", getpid(), ((size_t)options.mib << 20) * devices,
@@ -328,6 +334,23 @@ static void start_others(void)
 	}
 }
 
+// exchange has each process share memory with all others.
+static void exchange(void)
+{
+	static const char *const steps[] = {"offer", "accept", "change 1"};
+	char text[1024];
+
+	for (size_t i = 0; i < sizeof(steps) / sizeof(*steps); i++)
+		for (int p = 0; p < options.processes; p++) {
+			if (p)
+				answer_other(p - 1, steps[i], text, sizeof(text));
+			else
+				answer_own(steps[i], text, sizeof(text));
+			if (strncmp(text, "ok ", 3))
+				die(text, p);
+		}
+}
+
 static void ended(int signal)
 {
 	(void)signal;
@@ -338,7 +361,7 @@ static void parse(int argc, char **argv)
 {
 	static const struct option known[] = {
 		{"processes", 1, NULL, 'n'}, {"watch", 0, NULL, 'w'}, {"nvml", 1, NULL, 'N'}, {"watchers", 1, NULL, 't'}, {"watching-children", 1, NULL, 'c'}, {"no-cuda", 0, NULL, 'x'}, {"apart", 0, NULL, 'A'}, {"mib", 1, NULL, 'm'}, {"kernel", 1, NULL, 'k'}, {"managed", 0, NULL, 'M'},
-		{"peer", 0, NULL, 'P'}, {"blocks", 1, NULL, 'B'}, {"kinds", 1, NULL, 'K'}, {"storm", 1, NULL, 'S'}, {"captures", 1, NULL, 'C'}, {"poll", 0, NULL, 'p'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
+		{"peer", 0, NULL, 'P'}, {"share", 1, NULL, 'H'}, {"blocks", 1, NULL, 'B'}, {"kinds", 1, NULL, 'K'}, {"storm", 1, NULL, 'S'}, {"captures", 1, NULL, 'C'}, {"poll", 0, NULL, 'p'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
 	};
 
 	char *list;
@@ -371,6 +394,7 @@ static void parse(int argc, char **argv)
 		case 'k': options.kernel_ms = atoi(optarg); break;
 		case 'M': options.managed = 1; break;
 		case 'P': options.peer = 1; break;
+		case 'H': options.share = atoi(optarg); break;
 		case 'q': options.quiet = 1; break;
 		case 's': options.socket = optarg; break;
 		case 'h': fputs(usage, stdout); exit(0);
@@ -395,9 +419,13 @@ int main(int argc, char **argv)
 		die("getrandom", errno);
 	for (size_t i = 0; i < sizeof(random); i++)
 		sprintf(life + 2 * i, "%02x", random[i]);
+	if (options.share)
+		exchange_begin();
 	start_others();
 	if (!options.no_cuda)
 		devices_start();
+	if (options.share)
+		exchange();
 	if (options.nvml && options.processes == 1)
 		watch_start();
 	s = listening();

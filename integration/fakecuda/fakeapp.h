@@ -8,9 +8,10 @@
 
 #define MAX_DEVICES 16
 #define MAX_BLOCKS 32
+#define MAX_PROCESSES 64
 
 extern struct options {
-	int processes, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
+	int processes, share, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
 	const char *socket, *bind, *nvml;
 } options;
 
@@ -40,7 +41,7 @@ void devices_uuid(int device, char text[41]);
 	X(cuInit) X(cuDeviceGetCount) X(cuDeviceGetUuid) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuCtxGetLimit) X(cuCtxSetLimit) \
 	X(cuCtxEnablePeerAccess) X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemFree_v2) X(cuMemGetAddressRange_v2) \
 	X(cuPointerGetAttribute) X(cuPointerGetAttributes) X(cuMemCreate) X(cuMemRelease) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess) \
-	X(cuMemRetainAllocationHandle) X(cuMemExportToShareableHandle) X(cuMemGetAllocationPropertiesFromHandle) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) X(cuMulticastAddDevice) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) \
+	X(cuMemRetainAllocationHandle) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemGetAllocationPropertiesFromHandle) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) X(cuMulticastAddDevice) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) \
 	X(cuMemsetD8_v2) X(cuMemsetD8Async) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamDestroy_v2) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)
 
 extern struct calls {
@@ -77,6 +78,13 @@ void mapped_begin(int device, int block);
 void mapped_end(int device, int block);
 int mapped_check(int device, int block);
 CUresult mapped_export(unsigned block);
+
+// exchange_begin is called ahead of the first fork, exchange_offer then in each process, and exchange_accept when all have offered: each has memory that all others import. exchange_over writes
+// to all of it, or compares: 0, a CUresult, or -1 for a difference.
+void exchange_begin(void);
+CUresult exchange_offer(void);
+CUresult exchange_accept(void);
+int exchange_over(int write);
 
 // graphs_start starts threads that capture streams into graphs all the time, and end the program where a capture fails. graphs_begin begins
 // one capture, in a CUstreamCaptureMode, and graphs_end ends it.

@@ -9,6 +9,9 @@
 // before Release leaves the process as it was: its library opens the gate. After Release the gate stays closed, since memory is elsewhere,
 // until an Attach has brought all of it back.
 //
+// Memory that processes share by descriptors is told by [Process.Shared], and taken apart by [Process.Part] in all of them, ahead of the first Release. After Attach the owner's
+// [Process.Export] and the others' [Process.Import] put it together. Then a gate opens by Open alone, and not before all imports of its process are there.
+//
 // A library to which nothing is said for a minute hangs up too. Memory that is still foreign after Own ([Hello.Foreign]) can be handed over again, but
 // must not be left to the driver's own checkpoint: the driver saves a process with imported memory and cannot load it. Processes that work
 // together are closed in short attempts, as those that wait for each other cannot be stopped one after the other.

@@ -118,6 +118,7 @@ func (a *app) take() ([]record.GPUPiece, []*os.File) {
 	p, _ := a.dial()
 	a.Must(p.Close(a.t.Context(), patient))
 	pieces, files := a.given(p)
+	a.Must(p.Part())
 	a.Must(p.Release())
 	a.Must(p.HangUp())
 	return pieces, files

@@ -120,14 +120,14 @@ func TestVirtualLarge(t *testing.T) {
 	}
 }
 
-// TestVirtualExported: what others may have stays the driver's.
+// TestVirtualExported: what others may have goes as all else does.
 func TestVirtualExported(t *testing.T) {
 	r := newRig(t, 256)
 	a := r.run("--blocks", "4,4", "--kinds", "exported,whole")
 	a.works()
 	for range 2 {
 		pieces, files := a.take()
-		if len(pieces) != 1 {
+		if len(pieces) != 2 {
 			t.Errorf("%d pieces", len(pieces))
 		}
 		a.back(pieces, files)
@@ -270,7 +270,7 @@ func TestVirtualNotMade(t *testing.T) {
 	}
 }
 
-// TestVirtualExportedForeign: what is not the process's own can be exported all the same, and is not left to the driver then.
+// TestVirtualExportedForeign: what is not the process's own can be exported all the same, and goes as all else does.
 func TestVirtualExportedForeign(t *testing.T) {
 	r := newRig(t, 256)
 	a := r.run("--blocks", "4,4", "--kinds", "whole,retained")
@@ -284,12 +284,11 @@ func TestVirtualExportedForeign(t *testing.T) {
 	a.Does("export 0")
 	a.works()
 	p, h := a.dial()
-	if h.Unable == "" || h.Foreign != len(pieces) {
+	if h.Unable != "" || h.Foreign != len(pieces) {
 		t.Errorf("%+v", h)
 	}
-	if err := p.Close(t.Context(), patient); !errors.As(err, new(*UnableError)) {
-		t.Error(err)
-	}
 	a.Must(p.HangUp())
+	pieces, files = a.take()
+	a.back(pieces, files)
 	a.works()
 }

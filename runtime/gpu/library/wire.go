@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/cryo-project/cryo/image/record"
 )
@@ -32,6 +33,12 @@ const (
 	own     kind = 8 // answer: count of those that are still foreign
 	making  kind = 9 // count of all, u32 number; answer: u32 number, with a descriptor
 	filled  kind = 10
+
+	books     kind = 11 // answer: u32 exports, imports, imports that are not there; how else it shares memory, to the end
+	shared    kind = 12 // answers of entries of Passed, with a descriptor each
+	parting   kind = 13
+	exporting kind = 14 // u32 number of memory; answer: the same, with a descriptor
+	importing kind = 15 // u32 number of memory, with a descriptor
 )
 
 // last marks the last of several answers, or requests.
@@ -102,6 +109,36 @@ func decodeHello(payload []byte) (Hello, error) {
 	h := Hello{State: state, Pieces: int(pieces), Foreign: int(foreign), Mistaken: binary.LittleEndian.Uint32(payload[12:]) != 0}
 	h.Version, h.Unable = printable(payload[16:fixed]), printable(payload[fixed:])
 	return h, nil
+}
+
+// decodeBooks reads the answer to books.
+func decodeBooks(payload []byte) (Books, error) {
+	const fixed = 12
+	if len(payload) < fixed || len(payload) > fixed+1024 {
+		return Books{}, errShort
+	}
+	n := func(at int) int { return int(binary.LittleEndian.Uint32(payload[at:])) }
+	b := Books{Exports: n(0), Imports: n(4), Apart: n(8), Unknown: printable(payload[fixed:])}
+	if b.Exports > maxPieces || b.Imports > maxPieces || b.Apart > b.Imports {
+		return Books{}, fmt.Errorf("it says that it has exported memory %d times and imported it %d times, of which %d are not there", b.Exports, b.Imports, b.Apart)
+	}
+	return b, nil
+}
+
+// decodePassed reads an answer to shared: u32 number of memory, whether it is imported, and descriptor in the process.
+func decodePassed(h header, payload []byte, files []*os.File) (all []Passed, err error) {
+	const size = 12
+	if uint64(len(payload)) != uint64(h.Count)*size || len(files) != int(h.Count) {
+		return nil, errShort
+	}
+	for i, f := range files {
+		n := func(at int) uint32 { return binary.LittleEndian.Uint32(payload[size*i+at:]) }
+		if n(0) > maxPieces || n(8) > 1<<30 {
+			return nil, fmt.Errorf("it says that memory %d has descriptor %d", n(0), n(8))
+		}
+		all = append(all, Passed{Memory: int(n(0)), Import: n(4) != 0, FD: int(n(8)), File: f})
+	}
+	return all, nil
 }
 
 // printable is text from the process, as it may be shown and stored.

@@ -134,6 +134,9 @@ enum {
 	X(cuMemSetAccess, (CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count)) \
 	X(cuMemExportToShareableHandle, (void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)) \
 	X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *handle, void *shared, int type)) \
+	X(cuMemPoolExportToShareableHandle, (void *shared, void *pool, int type, unsigned long long flags)) \
+	X(cuMemPoolImportFromShareableHandle, (void **pool, void *shared, int type, unsigned long long flags)) \
+	X(cuImportExternalMemory, (void **memory, const void *description)) \
 	X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle))
 
 // driver has the driver's own functions. One that the driver does not have gives CUDA_ERROR_NOT_SUPPORTED.

@@ -9,6 +9,7 @@
 #include "limits.h"
 #include "own.h"
 #include "range.h"
+#include "shared.h"
 #include "thread.h"
 #include "virtual.h"
 
@@ -19,6 +20,7 @@
 
 static int state;
 static int given;               // the host has a descriptor of each piece
+static int parted;              // memory that is shared was taken apart: only the host opens the gate
 static struct cursor attaching; // the last piece that was attached, or made
 static int filling;             // GIVEN, with memory that the host fills
 static int mistaken;            // the driver does not find memory by descriptors
@@ -186,7 +188,7 @@ CUresult hand_release(void)
 	CUresult r = CUDA_SUCCESS;
 	int lost = 0;
 
-	if (state != CLOSED || !given)
+	if (state != CLOSED || !given || shared_any())
 		return CUDA_ERROR_ILLEGAL_STATE;
 	r = virtual_unmap();
 	while (r == CUDA_SUCCESS && cursor_next(&c))
@@ -246,6 +248,18 @@ static CUresult come_back(size_t count)
 	if (count != listed_pieces())
 		return CUDA_ERROR_INVALID_VALUE;
 	return limits_set_back(); // before memory takes the room for it
+}
+
+CUresult hand_part(void)
+{
+	CUresult r;
+	int any;
+
+	if (state != CLOSED)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	r = shared_part(&any);
+	parted |= any;
+	return r;
 }
 
 CUresult hand_attach_begin(size_t count)
@@ -417,11 +431,12 @@ CUresult hand_own(void)
 
 CUresult hand_open(void)
 {
-	if (state == GIVEN)
+	if (state == GIVEN || (state == CLOSED && shared_apart()))
 		return CUDA_ERROR_ILLEGAL_STATE;
 	if (state == CLOSED)
 		gate_open();
 	state = WHOLE;
+	parted = 0;
 	return CUDA_SUCCESS;
 }
 
@@ -429,8 +444,12 @@ void hand_end(void)
 {
 	if (state == GIVEN)
 		detach();
-	else
+	else if (!parted)
 		hand_open();
 }
 
-void hand_forked(void) { state = WHOLE; }
+void hand_forked(void)
+{
+	state = WHOLE;
+	parted = 0;
+}

@@ -39,6 +39,9 @@ int hand_mistaken(void);
 CUresult hand_export(struct piece *p, int *fd);
 // hand_given says that all descriptors are with the host; hand_release may follow.
 void hand_given(void);
+// hand_part lets go of what is imported, and of all descriptors of memory that is shared. From then on no end of a conversation opens the gate: others wait for this process's memory. It
+// comes ahead of hand_release where anything is shared, in all processes that share.
+CUresult hand_part(void);
 // hand_release unmaps and releases all of it, and lowers limits around the driver's checkpoint. After an error all of it is there; where even that
 // could not be done, none, and the state is GIVEN.
 CUresult hand_release(void);
@@ -55,6 +58,7 @@ CUresult hand_make(size_t count, uint32_t number, int *fd);
 CUresult hand_filled(void);
 // hand_own makes what is another process's the process's own as far as there is room for it.
 CUresult hand_own(void);
+// hand_open opens the gate. ILLEGAL_STATE: not all memory is there, or not all that is imported.
 CUresult hand_open(void);
 // hand_end is for the end of a conversation: what is not handed over goes on.
 void hand_end(void);

@@ -2,7 +2,9 @@
 #include "talk.h"
 #include "bound.h"
 #include "gate.h"
+#include "able.h"
 #include "hand.h"
+#include "shared.h"
 #include "thread.h"
 
 #include <errno.h>
@@ -27,7 +29,7 @@
 #define LAST 1u       // flag of the last of several
 #define STUCK 10000   // ms for the host to take an answer
 
-enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, MAKE, FILLED };
+enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, MAKE, FILLED, BOOKS, SHARED, PART, EXPORT, IMPORT };
 
 struct header { uint32_t magic; uint16_t version, kind; uint32_t id; int32_t result; uint32_t count, flags; };
 struct entry { uint64_t address, size; uint8_t uuid[16]; uint32_t number, flags; };
@@ -240,6 +242,73 @@ static int make(int socket, const struct message *m)
 	return ok;
 }
 
+static int books(int socket, const struct message *m)
+{
+	struct { uint32_t exports, imports, apart; char reason[512]; } text = {0};
+	struct passed p = {0};
+
+	while (shared_next(&p))
+		*(p.imported ? &text.imports : &text.exports) += 1;
+	text.apart = shared_apart();
+	text.imports += text.apart;
+	if (unknown_reason())
+		snprintf(text.reason, sizeof(text.reason), "%s", unknown_reason());
+	return answer(socket, m, (struct header){0}, &text, offsetof(__typeof__(text), reason) + strlen(text.reason), NULL, 0);
+}
+
+// shared sends the descriptors by which memory was exported and imported.
+static int shared(int socket, const struct message *m)
+{
+	struct { uint32_t place, imported, fd; } entries[BATCH];
+	struct passed p = {0};
+	int files[BATCH];
+	unsigned n = 0;
+
+	if (hand_state() != CLOSED)
+		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE, 0);
+	while (shared_next(&p)) {
+		if (n == BATCH) {
+			if (!answer(socket, m, (struct header){.count = n}, entries, sizeof(entries), files, n))
+				return 0;
+			n = 0;
+		}
+		entries[n] = (__typeof__(*entries)){p.place, p.imported, p.fd};
+		files[n++] = p.fd;
+	}
+	return answer(socket, m, (struct header){.count = n, .flags = LAST}, entries, n * sizeof(*entries), files, n);
+}
+
+static int export(int socket, const struct message *m)
+{
+	CUresult r = hand_state() == CLOSED ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+	uint32_t place;
+	int fd = -1;
+
+	if (m->size != sizeof(place))
+		return 0;
+	memcpy(&place, m->payload, sizeof(place));
+	if (r == CUDA_SUCCESS)
+		r = shared_export(place, &fd);
+	return r == CUDA_SUCCESS ? answer(socket, m, (struct header){.count = 1}, &place, sizeof(place), &fd, 1) : plain(socket, m, r, 0);
+}
+
+static int import(int socket, struct message *m)
+{
+	CUresult r = hand_state() == CLOSED ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+	uint32_t place;
+
+	if (m->size != sizeof(place))
+		return 0;
+	memcpy(&place, m->payload, sizeof(place));
+	if (r == CUDA_SUCCESS && m->files_count != 1)
+		r = CUDA_ERROR_OPERATING_SYSTEM; // there was no room for it in this process
+	if (r == CUDA_SUCCESS) {
+		r = shared_import(place, m->files[0]);
+		m->files[0] = -1;
+	}
+	return plain(socket, m, r, 0);
+}
+
 static int close_gate(int socket, const struct message *m)
 {
 	uint32_t ms;
@@ -267,6 +336,11 @@ static int serve(int socket, struct message *m)
 	case ATTACH: return attach(socket, m);
 	case MAKE: return make(socket, m);
 	case FILLED: return plain(socket, m, hand_filled(), 0);
+	case BOOKS: return books(socket, m);
+	case SHARED: return shared(socket, m);
+	case PART: return plain(socket, m, hand_part(), 0);
+	case EXPORT: return export(socket, m);
+	case IMPORT: return import(socket, m);
 	case OPEN: return plain(socket, m, hand_open(), 0);
 	case OWN:
 		r = hand_own();

@@ -1,6 +1,7 @@
 // The books of memory with handles.
 #define _GNU_SOURCE
 #include "virtual.h"
+#include "shared.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -74,6 +75,7 @@ CUresult virtual_end(struct memory *m)
 		if (p->fd >= 0)
 			close(p->fd);
 	}
+	shared_forget(m);
 	if (m->range.pieces != &m->one)
 		room_free(m->range.pieces, m->range.count * sizeof(*m->range.pieces));
 	forget(m);
@@ -180,7 +182,7 @@ int virtual_find(CUdeviceptr pointer, struct range *r)
 		return 0;
 	virtual_lock();
 	m = mapping_at(mapping_after(pointer));
-	found = m && m->address <= pointer;
+	found = m && m->address <= pointer && !m->memory->imported; // the driver knows more of that
 	if (found) {
 		*r = m->memory->range;
 		r->address = m->address;
@@ -190,14 +192,14 @@ int virtual_find(CUdeviceptr pointer, struct range *r)
 	return found;
 }
 
-static int can_go(const struct memory *m) { return m->range.count && !m->stays; }
+static int can_go(const struct memory *m) { return m->range.count && !m->stays && !m->imported; }
 
 // foreign counts the pieces of memory that are there and not the process's own.
 static size_t foreign(const struct memory *m)
 {
 	size_t n = 0;
 
-	for (unsigned p = 0; p < m->range.count; p++)
+	for (unsigned p = 0; p < m->range.count && !m->imported; p++)
 		n += m->range.pieces[p].handle && !m->range.pieces[p].own;
 	return n;
 }
@@ -239,10 +241,12 @@ int virtual_each(int (*f)(const struct range *r, void *with), void *with)
 void virtual_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	for (size_t i = 0; i < used; i++)
+	for (size_t i = 0; i < used; i++) {
 		for (unsigned p = 0; p < memories[i].range.count; p++)
 			if (memories[i].range.pieces[p].fd >= 0)
 				close(memories[i].range.pieces[p].fd);
+		shared_forget(&memories[i]);
+	}
 	if (used)
 		memset(memories, 0, used * sizeof(*memories));
 	used = unused = count = 0;

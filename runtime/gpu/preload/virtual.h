@@ -1,7 +1,6 @@
 // Memory that the program makes with handles (cuMemCreate) and maps by itself. The program gets handles of the library, which stay what they are while the
-// memory is elsewhere and comes back as other memory. What is on one device and for this process alone is handed over; the rest stays the driver's:
-// - what was exported, or bound to a multicast object, since others may have it, and would go on with what it was;
-// - what was imported, of which the library knows nothing: its owner has it;
+// memory is elsewhere and comes back as other memory. What is on one device is handed over, shared or not (shared.h); the rest stays the driver's:
+// - what is bound to a multicast object, since others may have it, and would go on with what it was;
 // - memory of the host, and such as is made for compression, fabric handles or sparse arrays, which would have to come back the same.
 #ifndef CRYO_GPU_VIRTUAL_H
 #define CRYO_GPU_VIRTUAL_H
@@ -17,6 +16,9 @@ struct memory {
 	unsigned handles;   // that the program has of it, 0: it has released them
 	unsigned mapped;    // mappings of the program's
 	int stays;          // with the driver
+	int imported;       // another process has made it; its one piece has the descriptor by which it came
+	int *exports;       // descriptors by which it was exported, copies of the program's
+	size_t exported, exports_room;
 	CUdeviceptr reserved; // the library's own address for it; 0: it has none
 	int chosen;         // it is handed over
 };
@@ -46,6 +48,9 @@ void mapping_add(const struct mapping *m);
 void mapping_remove(size_t place);
 // mapping_map maps it, without access. After an error it is not mapped.
 CUresult mapping_map(const struct mapping *m);
+
+// mapping_bring_back maps one that is gone, with the access that it had.
+CUresult mapping_bring_back(struct mapping *m);
 
 // virtual_find copies the mapping that a pointer is in as a range; false where there is none.
 int virtual_find(CUdeviceptr pointer, struct range *r);

@@ -3,6 +3,7 @@
 #include "able.h"
 #include "hooks.h"
 #include "memory.h"
+#include "shared.h"
 #include "virtual.h"
 
 #include <fcntl.h>
@@ -84,6 +85,10 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle)
 // keep leaves memory to the driver from now on, since others may have it. What is not the process's own cannot be.
 static void keep(struct memory *m)
 {
+	if (m->imported || m->exported)
+		unknown("it shares GPU memory with the host, or by a multicast object, too");
+	if (m->imported)
+		return;
 	m->stays = 1;
 	for (unsigned i = 0; i < m->range.count; i++)
 		if (!m->range.pieces[i].own)
@@ -203,6 +208,8 @@ static CUresult share(struct memory *m, int *fd, int type, unsigned long long fl
 {
 	const struct piece *p = &m->range.pieces[0];
 
+	if (m->imported)
+		return driver.cuMemExportToShareableHandle(fd, p->handle, type, flags);
 	if (!fd || flags || !type || type & ~m->prop.requestedHandleTypes)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (m->range.count > 1)
@@ -221,9 +228,57 @@ CUresult hook_cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationH
 	virtual_lock();
 	m = virtual_of(handle);
 	r = m ? share(m, shared, type, flags) : driver.cuMemExportToShareableHandle(shared, virtual_real(handle), type, flags);
-	if (m && r == CUDA_SUCCESS)
-		keep(m);
+	if (r == CUDA_SUCCESS && (!m || m->stays || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+		unknown("it has given GPU memory to others that the driver keeps (cuMemExportToShareableHandle)");
+	else if (r == CUDA_SUCCESS && !shared_exported(m, *(int *)shared))
+		unknown("it has no room for descriptors of GPU memory that it shares");
 	virtual_unlock();
+	return r;
+}
+
+CUresult hook_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
+{
+	CUresult r = driver.cuMemImportFromShareableHandle(handle, shared, type);
+	struct memory *m = NULL;
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && memory_ours(GRANULARITY)) {
+		virtual_lock();
+		m = shared_imported(*handle, (intptr_t)shared);
+		virtual_unlock();
+	}
+	if (m)
+		*handle = virtual_handle(m);
+	else
+		unknown("it has imported GPU memory in a way that the library does not look after (cuMemImportFromShareableHandle)");
+	return r;
+}
+
+CUresult hook_cuMemPoolExportToShareableHandle(void *shared, void *pool, int type, unsigned long long flags)
+{
+	CUresult r = driver.cuMemPoolExportToShareableHandle(shared, pool, type, flags);
+
+	if (r == CUDA_SUCCESS)
+		unknown("it gives memory pools to other processes (cuMemPoolExportToShareableHandle)");
+	return r;
+}
+
+CUresult hook_cuMemPoolImportFromShareableHandle(void **pool, void *shared, int type, unsigned long long flags)
+{
+	CUresult r = driver.cuMemPoolImportFromShareableHandle(pool, shared, type, flags);
+
+	if (r == CUDA_SUCCESS)
+		unknown("it uses memory pools of other processes (cuMemPoolImportFromShareableHandle)");
+	return r;
+}
+
+CUresult hook_cuImportExternalMemory(void **memory, const void *description)
+{
+	CUresult r = driver.cuImportExternalMemory(memory, description);
+
+	if (r == CUDA_SUCCESS)
+		unknown("it uses memory of other drivers (cuImportExternalMemory)");
 	return r;
 }
 

@@ -30,7 +30,7 @@ static void find_ranges(void)
 	for (size_t i = 0; (memory = virtual_at(i)); i++)
 		memory->range.address = memory->reserved;
 	for (size_t i = 0; (m = mapping_at(i)); i++)
-		if (!m->memory->range.address && !m->offset && m->bytes == m->memory->range.bytes && writes(m))
+		if (!m->memory->range.address && !m->memory->imported && !m->offset && m->bytes == m->memory->range.bytes && writes(m))
 			m->memory->range.address = m->address;
 }
 
@@ -55,7 +55,7 @@ static int hide(struct memory *memory)
 // choose is true for memory that can be handed over. What copies it on its device needs a context there.
 static int choose(struct memory *m, size_t most)
 {
-	if (!m->range.count || m->stays || m->range.count > most)
+	if (!m->range.count || m->stays || m->imported || m->range.count > most)
 		return 0;
 	m->range.context = context_on(m->range.device);
 	return m->range.context && (m->range.address || hide(m));
@@ -72,7 +72,9 @@ size_t virtual_choose(size_t most)
 		if (m->chosen) {
 			most -= m->range.count;
 			n++;
-		} else {
+		} else if (!m->imported) {
+			if (m->exported)
+				unknown("the driver keeps GPU memory that it shares");
 			for (unsigned p = 0; p < m->range.count; p++)
 				if (!m->range.pieces[p].own)
 					unable("GPU memory that it got back from a checkpoint, and that there was no room to make its own, cannot be handed over again");
@@ -94,8 +96,8 @@ CUresult virtual_unmap(void)
 	return r;
 }
 
-// bring_back maps one that is gone, and sets its access. What is its memory's range has its own device's.
-static CUresult bring_back(struct mapping *m)
+// What is its memory's range has its own device's access.
+CUresult mapping_bring_back(struct mapping *m)
 {
 	CUresult r = CUDA_SUCCESS;
 
@@ -113,7 +115,7 @@ CUresult virtual_map(void)
 
 	for (size_t i = 0; r == CUDA_SUCCESS && (m = mapping_at(i)); i++)
 		if (m->memory->chosen)
-			r = bring_back(m);
+			r = mapping_bring_back(m);
 	if (r != CUDA_SUCCESS)
 		virtual_unmap();
 	return r;

@@ -1,0 +1,128 @@
+package library
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/cryo-project/cryo/runtime/gpu/device"
+)
+
+// Books are what a library says of memory that its process shares by descriptors.
+type Books struct {
+	Exports, Imports int
+	Apart            int    // imports that are not there, and without which the gate stays closed
+	Unknown          string // how the process shares memory that is not in the books; empty: not at all
+}
+
+// Passed is a descriptor by which the process has given memory to others, or has got it from them.
+type Passed struct {
+	Memory int // its number, which stays the same as long as the process has it
+	Import bool
+	FD     int      // the descriptor in the process
+	File   *os.File // the same open file
+}
+
+// Books asks the library what the process shares. A library of a release before this one has no books.
+func (p *Process) Books() (Books, error) {
+	const step = "books"
+	_, payload, err := p.ask(step, header{Kind: books}, nil)
+	var call *device.CallError
+	if errors.As(err, &call) && call.Code == notSupported {
+		return Books{Unknown: "it has the library of a release of cryo that does not look after shared memory"}, nil
+	}
+	if err != nil {
+		return Books{}, err
+	}
+	b, err := decodeBooks(payload)
+	if err != nil {
+		return Books{}, p.wrong(err)
+	}
+	return b, nil
+}
+
+// Shared returns all descriptors by which memory has come and gone, one or more of each memory. The gate is closed. The files are the caller's.
+func (p *Process) Shared() (all []Passed, err error) {
+	const step = "share"
+	defer func() {
+		if err != nil {
+			for _, s := range all {
+				s.File.Close()
+			}
+			all = nil
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	h, payload, files, err := p.request(ctx, step, header{Kind: shared}, nil, nil)
+	for {
+		if err != nil {
+			return all, err
+		}
+		var got []Passed
+		if err := p.result(step, h); err != nil {
+			closeFiles(files)
+			return all, err
+		}
+		if got, err = decodePassed(h, payload, files); err != nil {
+			closeFiles(files)
+			return all, p.wrong(err)
+		}
+		all = append(all, got...)
+		for _, f := range files {
+			if err := checkMemory(f); err != nil {
+				return all, p.wrong(err)
+			}
+		}
+		switch {
+		case h.Flags&last != 0:
+			return all, nil
+		case len(got) == 0 || len(all) > maxPieces:
+			return all, p.wrong(fmt.Errorf("it says that it shares memory %d times and more", len(all)))
+		}
+		h, payload, files, err = p.receive(ctx, step, shared)
+	}
+}
+
+// Part has the process let go of what it has imported, and of all descriptors of memory that it shares, ahead of Release in any process that shares. Where it fails the process has all of it.
+// The gate then opens by Open alone, and not before all imports are back.
+func (p *Process) Part() error {
+	_, _, err := p.ask("part", header{Kind: parting}, nil)
+	return err
+}
+
+// Export returns a descriptor of memory that the process shares, when it has that back.
+func (p *Process) Export(memory int) (*os.File, error) {
+	const step = "share"
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	h, payload, files, err := p.request(ctx, step, header{Kind: exporting}, binary.LittleEndian.AppendUint32(nil, uint32(memory)), nil)
+	if err == nil {
+		err = p.result(step, h)
+	}
+	if err == nil && (len(files) != 1 || decodeNumbers(memory, h, payload) != nil) {
+		err = p.wrong(fmt.Errorf("%d descriptors came for memory %d", len(files), memory))
+	}
+	if err == nil {
+		if err = checkMemory(files[0]); err != nil {
+			err = p.wrong(err)
+		}
+	}
+	if err != nil {
+		closeFiles(files)
+		return nil, err
+	}
+	return files[0], nil
+}
+
+// Import gives the process back what it has imported. The file stays the caller's.
+func (p *Process) Import(memory int, file *os.File) error {
+	const step = "get shared"
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	h, payload, files, err := p.request(ctx, step, header{Kind: importing}, binary.LittleEndian.AppendUint32(nil, uint32(memory)), []*os.File{file})
+	_, _, err = p.plain(step, h, payload, files, err)
+	return err
+}
