@@ -8,6 +8,7 @@ type (
 	GPUDevice  = record.GPUDevice
 	GPUProcess = record.GPUProcess
 	GPUPiece   = record.GPUPiece
+	GPUImport  = record.GPUImport
 	GPUNode    = record.GPUNode
 	GPUSeconds = record.GPUSeconds
 	GPULibrary = record.GPULibrary

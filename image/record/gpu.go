@@ -65,6 +65,8 @@ type GPUProcess struct {
 	// Pieces are the device memory that it has handed over, by ascending address. The sender or loader of them numbers those of all processes, in
 	// the order of the snapshot, from 0.
 	Pieces []GPUPiece `json:"pieces,omitempty"`
+	// Imports are the memory of others that it has mapped, by descriptors.
+	Imports []GPUImport `json:"imports,omitempty"`
 	// Fallback says why it has handed nothing over, with the engine keeper: the driver has saved all that it had.
 	Fallback string `json:"fallback,omitempty"`
 }
@@ -74,6 +76,13 @@ type GPUPiece struct {
 	Address uint64 `json:"address"`
 	Size    int64  `json:"size"`   // bytes
 	Device  string `json:"device"` // UUID
+}
+
+// GPUImport is device memory that a process has imported from another process of the container, or from itself. Numbers are those of the libraries in the two.
+type GPUImport struct {
+	Memory int `json:"memory"` // in the process
+	Owner  int `json:"owner"`  // the PID inside the container
+	Of     int `json:"of"`     // the memory in the owner
 }
 
 // Handed is how much device memory the process has handed over, in bytes.
@@ -172,6 +181,9 @@ func (g *GPU) Check() error {
 	if err := g.checkPieces(known); err != nil {
 		return err
 	}
+	if err := g.checkImports(seen); err != nil {
+		return err
+	}
 	for _, m := range g.Mounts {
 		if !path.IsAbs(m) {
 			return fmt.Errorf("GPU files were mounted at %.100q", m)
@@ -180,6 +192,20 @@ func (g *GPU) Check() error {
 	for _, n := range g.Nodes {
 		if path.Clean(n.Path) != n.Path || !strings.HasPrefix(n.Path, "/dev/") {
 			return fmt.Errorf("it had a GPU's device node at %.100q", n.Path)
+		}
+	}
+	return nil
+}
+
+// checkImports returns an error that says what of memory that processes share cannot be so.
+func (g *GPU) checkImports(processes map[int]bool) error {
+	count := 0
+	for _, p := range g.Processes {
+		count += len(p.Imports)
+		for _, i := range p.Imports {
+			if !processes[i.Owner] || i.Memory < 0 || i.Memory > MaxPieces || i.Of < 0 || i.Of > MaxPieces || g.Library == nil || count > MaxPieces {
+				return fmt.Errorf("what its process %d has imported of process %d is not possible", p.PID, i.Owner)
+			}
 		}
 	}
 	return nil

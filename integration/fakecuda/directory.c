@@ -158,7 +158,7 @@ CUresult directory_create(const struct device *device, size_t bytes, char name[M
 	} else {
 		path_of(device, "mem-XXXXXX", path);
 		*fd = mkostemp(path, O_CLOEXEC);
-		if (*fd < 0 || flock(*fd, LOCK_EX | LOCK_NB) || posix_fallocate(*fd, 0, bytes)) {
+		if (*fd < 0 || flock(*fd, LOCK_SH | LOCK_NB) || posix_fallocate(*fd, 0, bytes)) {
 			r = CUDA_ERROR_OPERATING_SYSTEM;
 			if (*fd >= 0) {
 				unlink(path);
@@ -218,6 +218,18 @@ int directory_device(const struct device *known, int count, int fd)
 			return i;
 	}
 	return -1;
+}
+
+int directory_again(int fd)
+{
+	char path[64];
+	int again;
+
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+	again = open(path, O_RDWR | O_CLOEXEC);
+	if (again >= 0)
+		flock(again, LOCK_SH);
+	return again;
 }
 
 void directory_let_go(const struct device *device, int fd)

@@ -21,6 +21,8 @@ CUresult directory_create(const struct device *device, size_t bytes, char name[M
 int directory_device(const struct device *known, int count, int fd);
 // directory_open opens a file that another process has made; -1 where that has removed it, or has died.
 int directory_open(const struct device *device, const char *name);
+// directory_again opens the file of a descriptor once more, as the real driver does each time that it exports or imports memory: each is an open file of its own. -1: it cannot.
+int directory_again(int fd);
 // directory_let_go closes a descriptor, and removes its file unless it is held elsewhere: by another descriptor or a mapping.
 void directory_let_go(const struct device *device, int fd);
 void directory_remove(const struct device *device, const char *name, int fd);

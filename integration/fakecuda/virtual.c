@@ -351,7 +351,7 @@ CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle
 	if (r == CUDA_SUCCESS && (!h || h->imported || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(h->prop.requestedHandleTypes & type) || flags))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS) {
-		fd = fcntl(h->fd, F_DUPFD_CLOEXEC, 0);
+		fd = directory_again(h->fd);
 		if (fd < 0)
 			r = CUDA_ERROR_OPERATING_SYSTEM;
 		else
@@ -414,7 +414,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 		r = CUDA_ERROR_OPERATING_SYSTEM;
 	if (r == CUDA_SUCCESS) {
 		struct stat st;
-		int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+		int own = directory_again(fd);
 
 		if (own < 0 || fstat(own, &st))
 			return leave(CUDA_ERROR_OPERATING_SYSTEM);

@@ -14,7 +14,7 @@ func runKeeperOtherGPU(ctx context.Context, b *bench, r *result) error {
 
 // runKeeperNCCL has two processes hand over at once, each what it has on a GPU of its own.
 func runKeeperNCCL(ctx context.Context, b *bench, r *result) error {
-	return b.handing(ctx, r, b.ranks(r.Case, sharesNothing...).keeper(), true, "--tcp-established")
+	return b.handing(ctx, r, b.ranks(r.Case, "", sharesNothing...).keeper(), true, "--tcp-established")
 }
 
 // runKeeperTwoGPUs has one process hand over what it has on two GPUs. It takes force, as nobody can tell from outside that it has given neither access to

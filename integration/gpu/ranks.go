@@ -5,12 +5,16 @@ import "context"
 // sharesNothing are the settings with which ranks of NCCL have no memory of each other mapped; NVIDIA's driver can restore them then.
 var sharesNothing = []string{"NCCL_P2P_DISABLE=1", "NCCL_CUMEM_ENABLE=0", "NCCL_CUMEM_HOST_ENABLE=0"}
 
+// withoutMulticast are the settings by which NCCL, PyTorch and NVSHMEM make no multicast objects: on a host whose GPUs others use, too, these can put them out of service.
+var withoutMulticast = []string{"NCCL_NVLS_ENABLE=0", "TORCH_SYMM_MEM_DISABLE_MULTICAST=1", "NVSHMEM_DISABLE_NVLS=1"}
+
 // ranks is a container with two ranks of NCCL, which wants more in /dev/shm than the 64 MiB that ctr gives. The others of its settings
 // keep what CRIU dumps of that small, keep it on this machine, and keep PyTorch's store from io_uring, which CRIU does not take.
-func (b *bench) ranks(id string, settings ...string) *container {
-	c := b.python(id, "nccl_ranks.py")
+func (b *bench) ranks(id, way string, settings ...string) *container {
+	c := b.python(id, "nccl_ranks.py", way)
 	c.devices, c.members = []int{0, 1}, 2
 	c.flags = append(c.flags, "--mount", "type=tmpfs,src=shm,dst=/dev/shm,options=size=1g:mode=1777:nosuid:nodev")
+	settings = append(settings, withoutMulticast...)
 	settings = append(settings, "NCCL_MAX_NCHANNELS=2", "NCCL_BUFFSIZE=1048576", "NCCL_IB_DISABLE=1", "NCCL_SOCKET_IFNAME=lo",
 		"UV_USE_IO_URING=0", "USE_LIBUV=0")
 	for _, s := range settings {
@@ -20,7 +24,7 @@ func (b *bench) ranks(id string, settings ...string) *container {
 }
 
 func runNCCLDefault(ctx context.Context, b *bench, r *result) error {
-	c := b.ranks(r.Case)
+	c := b.ranks(r.Case, "")
 	defer b.clear(ctx, c)
 	if err := c.start(ctx); err != nil {
 		return err
@@ -30,5 +34,5 @@ func runNCCLDefault(ctx context.Context, b *bench, r *result) error {
 
 // runNCCL moves both ranks. They speak to each other over TCP as well, within the container.
 func runNCCL(ctx context.Context, b *bench, r *result) error {
-	return b.journey(ctx, r, b.ranks(r.Case, sharesNothing...), route{live: true, checkpoint: []string{"--tcp-established"}})
+	return b.journey(ctx, r, b.ranks(r.Case, "", sharesNothing...), route{live: true, checkpoint: []string{"--tcp-established"}})
 }

@@ -11,7 +11,7 @@ import (
 
 // hasEnded reports whether a process that is asked for something, and has let go of nothing, came to its end by itself. It is of no concern then.
 func (e *Engine) hasEnded(ctx context.Context, g *given) bool {
-	return context.Cause(ctx) == nil && !g.released && !e.host().alive(g.PID)
+	return context.Cause(ctx) == nil && !g.released && !g.parted && !e.host().alive(g.PID)
 }
 
 // leave leaves a process to the driver, and records why.

@@ -35,13 +35,19 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProc
 		case err == nil && why != "" && e.Peer != nil:
 			err = e.leave(ctx, &fresh[i], why)
 		case err == nil && why == "" && e.Peer == nil:
-			err = e.giveUp(ctx, g)
+			if err = g.importsNothing(); err == nil {
+				err = e.giveUp(ctx, g)
+			}
+			g.hangUp()
 		}
 		if err != nil {
 			return nil, err
 		}
 		if why != "" || e.Peer == nil {
 			continue
+		}
+		if fresh[i].shared, err = g.books(); err != nil {
+			return nil, err
 		}
 		fresh[i].able = true
 		for _, uuid := range p.uuids() {
@@ -83,6 +89,12 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 		return gone.Err.Error(), nil
 	}
 	return "", err
+}
+
+// books returns what the library knows of memory that the process shares.
+func (g *given) books() (*library.Books, error) {
+	b, err := g.library.Books()
+	return &b, err
 }
 
 // own makes attached memory the process's own where there was no room for that before. What stays another's would be lost with the
@@ -163,18 +175,46 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 		return nil, err
 	}
 	fresh = e.present(fresh)
+	if err := e.shown(fresh, all); err != nil {
+		return nil, err
+	}
+	if err := e.match(ctx, all); err != nil {
+		return nil, err
+	}
 	for i, p := range fresh {
 		j := slices.IndexFunc(all, func(g *given) bool { return g.PID == p.PID })
 		if j < 0 {
 			continue
 		}
-		fresh[i].able, fresh[i].given, fresh[i].pieces = false, all[j].bytes(), all[j].pieces
+		fresh[i].able, fresh[i].given, fresh[i].pieces, fresh[i].imports = false, all[j].bytes(), all[j].pieces, all[j].imports
 	}
 	if err := e.remaining(fresh); err != nil {
 		return nil, err
 	}
+	if err := e.part(all); err != nil {
+		return nil, err
+	}
 	e.beginHold(ctx, all)
 	return fresh, each(all, (*given).release)
+}
+
+// shown makes sure that all that processes share is known still, now that the gates are closed, and that each hands over what it shares.
+func (e *Engine) shown(fresh []cudaProcess, all []*given) (err error) {
+	for i, p := range fresh {
+		j := slices.IndexFunc(all, func(g *given) bool { return g.PID == p.PID })
+		if j < 0 {
+			fresh[i].shared = nil
+		} else if fresh[i].shared, err = all[j].books(); err != nil {
+			return err
+		}
+	}
+	s := e.last
+	s.processes = slices.Concat(e.held, fresh)
+	findings, _, err := preflight(s, []Rule{severalRule}, e.Force)
+	if err != nil || len(findings) == 0 {
+		return err
+	}
+	return refusedToSave(findings)
 }
 
 // takeAll gets descriptors of what all can hand over, and gives those that have not ended meanwhile.
@@ -196,7 +236,7 @@ func (e *Engine) takeAll(ctx context.Context, all []*given) ([]*given, error) {
 // take gets descriptors of all that a process can hand over. One with more than so many pieces goes by the driver.
 func (g *given) take(most int) error {
 	table, err := g.library.Table()
-	if err != nil || len(table) == 0 || len(table) > most {
+	if err != nil || len(table) > most {
 		return err
 	}
 	files, err := g.library.Give()
@@ -213,7 +253,7 @@ func (g *given) take(most int) error {
 
 // release has a process let go of what it has given; it then has its addresses and nothing there.
 func (g *given) release() error {
-	if len(g.pieces) > 0 {
+	if len(g.pieces) > 0 || g.shares {
 		g.released = true
 		if err := g.library.Release(); err != nil {
 			return err

@@ -49,7 +49,7 @@ func giveBackOnce(ctx context.Context, c Container, all []*given, f *filler) err
 	host := c.host()
 	attach := func(g *given) error {
 		g.hangUp() // by which a gate opens that has all its memory
-		if !g.released || !host.alive(g.PID) {
+		if !(g.released || g.parted) || !host.alive(g.PID) {
 			return nil
 		}
 		err := g.attach(ctx, f)
@@ -65,6 +65,9 @@ func giveBackOnce(ctx context.Context, c Container, all []*given, f *filler) err
 	if err := each(all, attach); err != nil {
 		return err
 	}
+	if err := together(all); err != nil {
+		return err
+	}
 	return each(all, func(g *given) error {
 		if g.library == nil {
 			return nil
@@ -74,7 +77,7 @@ func giveBackOnce(ctx context.Context, c Container, all []*given, f *filler) err
 		if err != nil && host.alive(g.PID) {
 			return fmt.Errorf("%s: let it go on: %w", g.Process, err)
 		}
-		g.released = err != nil
+		g.released, g.parted = err != nil, err != nil
 		return nil
 	})
 }
@@ -113,7 +116,7 @@ func (g *given) attach(ctx context.Context, f *filler) error {
 			return failed(err)
 		}
 	}
-	if hello.State == library.Whole {
+	if g.whole = hello.State == library.Whole; g.whole {
 		return nil
 	}
 	left, err := g.library.Own(timed)

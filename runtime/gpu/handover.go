@@ -37,8 +37,12 @@ type given struct {
 	recorded bool       // it was locked after that
 	settled  bool       // it has memory of its own again, which needs no file
 	mistaken bool       // its driver does not find what comes by files
-	alone    func()     // waits until no other process has the memory but by files; nil: none has
-	doubt    func()     // says that the process may go on with the memory of the files; nil: it makes no difference
+	imports  []record.GPUImport
+	shares   bool   // it has memory of others, or they of it
+	parted   bool   // that may have been taken away, and its gate opens when it is back
+	whole    bool   // its gate was found open
+	alone    func() // waits until no other process has the memory but by files; nil: none has
+	doubt    func() // says that the process may go on with the memory of the files; nil: it makes no difference
 }
 
 // bytes are what the pieces come to.

@@ -177,8 +177,8 @@ func (r *Restore) owners(ctx context.Context, restored []cudaProcess) (all []*gi
 	for _, saved := range r.Record.Processes {
 		n := len(saved.Pieces)
 		i := slices.IndexFunc(restored, func(p cudaProcess) bool { return p.Inner == saved.PID })
-		if i >= 0 && n > 0 {
-			all = append(all, &given{cudaProcess: restored[i], pieces: pieces[:n], files: files[:n], released: true, alone: func() { r.makeRoom(ctx) }})
+		if i >= 0 && n+len(saved.Imports) > 0 {
+			all = append(all, &given{cudaProcess: restored[i], pieces: pieces[:n], files: files[:n], imports: saved.Imports, released: true, alone: func() { r.makeRoom(ctx) }})
 		}
 		pieces, files = pieces[n:], files[n:]
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/record"
 	"github.com/cryo-project/cryo/runtime/gpu/device"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // Rule is one case that the driver takes down and cannot bring back up, or that ends badly on the way.
@@ -35,7 +36,10 @@ type cudaProcess struct {
 	able     bool              // it will hand memory over
 	given    int64             // bytes that it has handed over
 	pieces   []record.GPUPiece // these
-	fallback string            // why it does not
+	imports  []record.GPUImport
+	fallback string // why it does not
+	// shared says what its library knows of memory that it shares by descriptors; nil: nothing.
+	shared *library.Books
 }
 
 // idle reports whether it has no context on any device.

@@ -59,6 +59,21 @@ func inner(status []byte, pid int) int {
 	return pid
 }
 
+// parent returns the process that a process is a child of; 0: it is not known.
+func (p proc) parent(pid int) int {
+	status, err := os.ReadFile(p.path(pid, "status"))
+	if err != nil {
+		return 0
+	}
+	for line := range bytes.Lines(status) {
+		if name, id, _ := strings.Cut(string(line), ":"); name == "PPid" {
+			n, _ := strconv.Atoi(strings.TrimSpace(id)) // the kernel's
+			return n
+		}
+	}
+	return 0
+}
+
 // exiting is PF_EXITING of Linux, include/linux/sched.h.
 const exiting = 0x4
 

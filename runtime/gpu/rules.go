@@ -38,7 +38,7 @@ func several(s examination) ([]Finding, error) {
 	}
 	holders := s.holders()
 	all := append(slices.Clone(near), names(holders)...)
-	if len(all) < 2 {
+	if len(all) < 2 || len(near) == 0 && !slices.ContainsFunc(holders, func(p cudaProcess) bool { return !p.shown() }) {
 		return nil, nil
 	}
 	nccl, harmless := false, len(near) == 0
@@ -65,6 +65,9 @@ func several(s examination) ([]Finding, error) {
 	}
 	return []Finding{m}, nil
 }
+
+// shown reports whether all that a process shares is known, and goes with its memory.
+func (p cudaProcess) shown() bool { return p.shared != nil && p.shared.Unknown == "" }
 
 // nccl reports whether a process has loaded NCCL, and was started with the settings that make it share nothing.
 func (s examination) nccl(pid int) (uses, set bool, err error) {

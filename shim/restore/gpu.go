@@ -213,6 +213,14 @@ func assign(old []image.GPUDevice, container, host []device.Device, named []GPUP
 	return record.PlaceGPUs(old, container, func(d device.Device) string { return d.UUID }, wanted)
 }
 
+// imports are what each process has imported.
+func imports(g *image.GPU) (all [][]image.GPUImport) {
+	for _, p := range g.Processes {
+		all = append(all, p.Imports)
+	}
+	return all
+}
+
 // checkRecord refuses images that say something of GPUs to the shim of which the config, by which everything was decided,
 // says nothing, and the reverse.
 func checkRecord(c image.Config, images string) error {
@@ -226,7 +234,7 @@ func checkRecord(c image.Config, images string) error {
 	if r == nil {
 		return nil
 	}
-	if r.Engine != c.GPU.Engine || !slices.Equal(r.Pieces(), c.GPU.Pieces()) || !reflect.DeepEqual(r.Library, c.GPU.Library) {
+	if r.Engine != c.GPU.Engine || !slices.Equal(r.Pieces(), c.GPU.Pieces()) || !reflect.DeepEqual(imports(&r.GPU), imports(c.GPU)) || !reflect.DeepEqual(r.Library, c.GPU.Library) {
 		return fmt.Errorf("the snapshot's config and its images contradict each other about the memory of GPUs: %w", errdefs.ErrDataLoss)
 	}
 	return nil

@@ -175,7 +175,7 @@ func (r *rig) elsewhere(device int, files []*os.File) []*os.File {
 			r.t.Fatal(err)
 		}
 		r.t.Cleanup(func() { _ = to.Close() })
-		if err := unix.Flock(int(to.Fd()), unix.LOCK_EX); err != nil {
+		if err := unix.Flock(int(to.Fd()), unix.LOCK_SH); err != nil {
 			r.t.Fatal(err)
 		}
 		if _, err := io.Copy(to, io.NewSectionReader(f, 0, st.Size())); err != nil {

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"strconv"
+)
+
+// sharedCases are containers whose processes share device memory by descriptors.
+func sharedCases() []testCase {
+	nccl := func(way string) func(context.Context, *bench, *result) error {
+		return func(ctx context.Context, b *bench, r *result) error {
+			return b.handing(ctx, r, b.ranks(r.Case, way).keeper(), true, "--tcp-established")
+		}
+	}
+	return []testCase{
+		{"keeper-shared", "two processes on a GPU that share memory by descriptors", 1, 40, 8, sharedBlocks(2)},
+		{"keeper-shared-eight", "eight on a GPU", 1, 60, 8, sharedBlocks(8)},
+		{"keeper-shared-both", "two processes, a GPU each, that share memory by descriptors", 2, 40, 8, sharedBlocks(2, 0, 1)},
+		{"keeper-shared-exchanged", "the same, restored with the GPUs exchanged", 2, 60, 8, exchanged(func(b *bench, r *result) *container { return b.sharedBlocks(r, 2, 0, 1) })},
+		{"keeper-nccl-default", "two ranks of NCCL over NVLink, its defaults but for multicast", 2, 90, 16, nccl("")},
+		{"keeper-nccl-graph", "the same with all-reduces in a CUDA graph", 2, 90, 16, nccl("graph")},
+		{"keeper-nccl-symmetric", "the same with PyTorch's symmetric memory", 2, 90, 16, nccl("symmetric")},
+		{"keeper-nccl-exchanged", "two ranks of NCCL, restored with the GPUs exchanged", 2, 90, 16, exchanged(func(b *bench, r *result) *container { return b.ranks(r.Case, "") }, "--tcp-established")},
+	}
+}
+
+// sharedBlocks is a container of processes that share memory, on the GPUs of the numbers given, or on one.
+func (b *bench) sharedBlocks(r *result, processes int, devices ...int) *container {
+	c := b.python(r.Case, "shared_blocks.py", strconv.Itoa(processes))
+	c.members = processes
+	if len(devices) > 0 {
+		c.devices = devices
+	}
+	return c
+}
+
+func sharedBlocks(processes int, devices ...int) func(context.Context, *bench, *result) error {
+	return func(ctx context.Context, b *bench, r *result) error {
+		return b.handing(ctx, r, b.sharedBlocks(r, processes, devices...).keeper(), true)
+	}
+}
+
+// exchanged restores a container with its two GPUs in each other's place.
+func exchanged(make func(*bench, *result) *container, flags ...string) func(context.Context, *bench, *result) error {
+	return func(ctx context.Context, b *bench, r *result) error {
+		return b.journey(ctx, r, make(b, r).keeper(), route{checkpoint: flags, restore: []string{"--gpu", "0=1", "--gpu", "1=0"}})
+	}
+}

@@ -1,0 +1,113 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// TestGPUSharedJourney has four and eight processes that share memory, on one GPU and by turns on two, go to another host and back, left running, ended and prewarmed.
+func TestGPUSharedJourney(t *testing.T) {
+	for where, flags := range onDevices {
+		for _, processes := range []int{4, 8} {
+			t.Run(fmt.Sprintf("%d on %s", processes, where), func(t *testing.T) {
+				a, b := gpuPair(t)
+				id := name(t)
+				live, ref, back := "gpu/"+id+"-live:1", shared.registry.Reference("gpu/"+id+":1"), shared.registry.Reference("gpu/"+id+":2")
+				before := startGPU(t, a, id, flags, append(sharingAll(processes), "--apart")...)
+				for _, h := range []*lab.Host{a, b} {
+					forget(t, h, live)
+					forget(t, h, ref)
+					forget(t, h, back)
+				}
+				must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--gpu-engine", "keeper"))
+				unharmed(t, a, id, before)
+				must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
+				handedOver(t, a, ref, float64(processes*12<<20))
+				if n := imported(t, a, ref); n != processes*(processes-1) {
+					t.Errorf("%d imports are recorded", n)
+				}
+				remove(t.Context(), a, id)
+
+				cleanup(t, b, id)
+				must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
+				after := unharmed(t, b, id, before)
+				goneOn(t, before, after)
+				shareOn(t, b, id, 5)
+				must(t, b.Cryo(t.Context(), "checkpoint", id, back, "--push", "--plain-http"))
+				remove(t.Context(), b, id)
+
+				must(t, a.Cryo(t.Context(), "prewarm", "--gpu", "--plain-http", back))
+				must(t, a.Cryo(t.Context(), "restore", back, "--name", id, "--plain-http", "--allow", "devices"))
+				goneOn(t, after, unharmed(t, a, id, before))
+				shareOn(t, a, id, 6)
+				alone(t, a)
+				alone(t, b)
+			})
+		}
+	}
+}
+
+// TestGPUSharedFail has each call of the driver fail in one process after the other while sharing is taken away: all go on as before. Whatever cannot be put together again is reported as
+// lost.
+func TestGPUSharedFail(t *testing.T) {
+	for _, call := range []string{"cuMemUnmap", "cuMemExportToShareableHandle", "cuMemRelease"} {
+		for process := 1; process <= 2; process++ {
+			for pass := range 3 {
+				t.Run(fmt.Sprintf("%s %d after %d", call, process, pass), func(t *testing.T) {
+					a, _ := gpuPair(t)
+					id := name(t)
+					before := startGPU(t, a, id, heeding, sharingAll(2)...)
+					var orders []string
+					for range pass {
+						orders = append(orders, fmt.Sprintf("%s %d pass", call, process))
+					}
+					ownOrder(t, a, append(orders, fmt.Sprintf("%s %d error 1", call, process))...)
+					forget(t, a, "gpu/"+id+":1")
+					r := a.Cryo(t.Context(), "checkpoint", id, "gpu/"+id+":1", "--leave-running")
+					t.Logf("exit code %d: %s", r.Code, r.Stderr)
+					ownOrder(t, a)
+					if r.Code == codeLost {
+						gone(t, a, id)
+						return
+					}
+					unharmed(t, a, id, before)
+					shareOn(t, a, id, 4)
+					alone(t, a)
+				})
+			}
+		}
+	}
+}
+
+// TestGPUSharedKilled kills a process that shares memory at a moment of a checkpoint: the others go on, or all is reported as lost.
+func TestGPUSharedKilled(t *testing.T) {
+	for _, call := range []string{"cuMemUnmap", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemMap"} {
+		for _, pass := range []int{0, 2} {
+			t.Run(fmt.Sprintf("%s after %d", call, pass), func(t *testing.T) {
+				a, _ := gpuPair(t)
+				id := name(t)
+				startGPU(t, a, id, heeding, sharingAll(3)...)
+				ownOrder(t, a, slices.Concat(slices.Repeat([]string{call + " 2 pass"}, pass), []string{call + " 2 exit"})...)
+				forget(t, a, "gpu/"+id+":1")
+				r := a.Cryo(t.Context(), "checkpoint", id, "gpu/"+id+":1", "--leave-running")
+				t.Logf("exit code %d: %s", r.Code, r.Stderr)
+				ownOrder(t, a)
+				switch r.Code {
+				case 0:
+					t.Error("it reports success")
+				case codeLost:
+					gone(t, a, id)
+				default:
+					if answer, err := a.Ask(t.Context(), id, "count"); err != nil {
+						t.Errorf("%+v, %v", answer, err)
+					}
+				}
+				remove(t.Context(), a, id)
+				alone(t, a)
+			})
+		}
+	}
+}

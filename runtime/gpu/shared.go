@@ -1,0 +1,220 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/record"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
+)
+
+// Memory that processes of the container share by descriptors goes through a checkpoint as other memory does, by its owner; [Engine.part] takes the sharing away ahead of it, and
+// [together] puts it back. preload/shared.h has the library's part.
+
+// passed is a descriptor of memory, and the process that has it.
+type passed struct {
+	library.Passed
+	by *given
+}
+
+// match finds out whose memory each process has imported, for the record and the way back. All gates are closed, and the owners have their memory.
+func (e *Engine) match(ctx context.Context, all []*given) error {
+	var exports, imports []passed
+	defer func() {
+		for _, p := range slices.Concat(exports, imports) {
+			p.File.Close()
+		}
+	}()
+	for _, g := range all {
+		list, err := g.library.Shared()
+		if err != nil && e.hasEnded(ctx, g) {
+			return endedError(g.Process)
+		}
+		if err != nil {
+			return err
+		}
+		g.imports, g.shares = nil, len(list) > 0
+		for _, p := range list {
+			if p.Import {
+				imports = append(imports, passed{p, g})
+			} else {
+				exports = append(exports, passed{p, g})
+			}
+		}
+	}
+	var errs []error
+	slices.SortFunc(exports, func(a, b passed) int { return compare(&errs, a.File, b.File) })
+	for _, p := range imports {
+		i, found := slices.BinarySearchFunc(exports, p, func(a, b passed) int { return compare(&errs, a.File, b.File) })
+		if len(errs) == 0 && !found {
+			return strangerError(p.by.Process)
+		}
+		if found {
+			p.by.imports = append(p.by.imports, record.GPUImport{Memory: p.Memory, Owner: exports[i].by.Inner, Of: exports[i].Memory})
+		}
+	}
+	if err := errors.Join(errs...); err != nil || len(exports) == 0 {
+		return err
+	}
+	return e.kept(ctx, exports, imports)
+}
+
+// compare orders open files, as kcmp(2) does.
+func compare(errs *[]error, a, b *os.File) int {
+	return order(errs, os.Getpid(), int(a.Fd()), os.Getpid(), int(b.Fd()))
+}
+
+// order is kcmp(2) of files of two processes. What has ended is less.
+func order(errs *[]error, pid, fd, other, otherFD int) int {
+	const file = 0 // KCMP_FILE
+	r, _, code := unix.Syscall6(unix.SYS_KCMP, uintptr(pid), uintptr(other), file, uintptr(fd), uintptr(otherFD), 0)
+	switch {
+	case code == unix.EBADF || code == unix.ESRCH:
+		return -1
+	case code != 0:
+		*errs = append(*errs, os.NewSyscallError("kcmp", code))
+		return -1
+	case r == 1:
+		return -1
+	}
+	return min(int(r), 1)
+}
+
+// kept refuses a program that has kept a descriptor by which memory goes to others: whoever imports it afterwards would get what the memory was.
+func (e *Engine) kept(ctx context.Context, exports, imports []passed) error {
+	pids, err := e.PIDs(ctx)
+	if err != nil {
+		return err
+	}
+	links := map[string]bool{}
+	for _, p := range exports {
+		if link, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", p.File.Fd())); err == nil {
+			links[link] = true
+		}
+	}
+	for _, pid := range pids {
+		holds, err := e.holdsAny(pid, links, exports, imports)
+		if err != nil {
+			return err
+		}
+		if p, err := e.host().process(pid); holds && err == nil {
+			return failure.New(errdefs.ErrFailedPrecondition, "have it close the descriptor when the other process has imported the memory, as NCCL does",
+				"save its GPUs: %s has open a descriptor of GPU memory that it shares", p)
+		}
+	}
+	return nil
+}
+
+// holdsAny reports whether a process has open one of the files, beside what its library, or that of the process it was forked from, has.
+func (e *Engine) holdsAny(pid int, links map[string]bool, exports, imports []passed) (bool, error) {
+	entries, err := os.ReadDir(e.host().path(pid, "fd"))
+	if err != nil {
+		return false, ended(fmt.Errorf("look at descriptors of process %d: %w", pid, gone(err)))
+	}
+	var errs []error
+	for _, entry := range entries {
+		link, err := os.Readlink(e.host().path(pid, filepath.Join("fd", entry.Name())))
+		n, notNumber := strconv.Atoi(entry.Name())
+		if err != nil || notNumber != nil || !links[link] {
+			continue
+		}
+		_, found := slices.BinarySearchFunc(exports, n, func(p passed, n int) int { return order(&errs, os.Getpid(), int(p.File.Fd()), pid, n) })
+		if !found || e.ofLibrary(pid, n, exports) || e.ofLibrary(pid, n, imports) {
+			continue
+		}
+		return true, errors.Join(errs...)
+	}
+	return false, errors.Join(errs...)
+}
+
+// ofLibrary reports whether a descriptor is a library's, or inherited from one.
+func (e *Engine) ofLibrary(pid, fd int, all []passed) bool {
+	return slices.ContainsFunc(all, func(p passed) bool { return p.FD == fd && (p.by.PID == pid || e.host().parent(pid) == p.by.PID) })
+}
+
+// part takes the sharing away in all processes, or in none.
+func (e *Engine) part(all []*given) error {
+	var shares []*given
+	for _, g := range all {
+		if g.shares {
+			g.parted = true
+			shares = append(shares, g)
+		}
+	}
+	if err := each(shares, func(g *given) error { return g.library.Part() }); err != nil {
+		return errors.Join(err, together(shares))
+	}
+	return nil
+}
+
+// together gives processes back what they have imported, when their owners have it. All that share are in a conversation, with their gates closed.
+func together(all []*given) error {
+	type memory struct{ owner, of int }
+	wanted := map[int][]int{} // of each owner, by its PID in the container
+	for _, g := range all {
+		for _, i := range g.imports {
+			if g.library != nil && !g.whole && !slices.Contains(wanted[i.Owner], i.Of) {
+				wanted[i.Owner] = append(wanted[i.Owner], i.Of)
+			}
+		}
+	}
+	if len(wanted) == 0 {
+		return nil
+	}
+	files := map[memory]*os.File{}
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	for owner, memories := range wanted {
+		i := slices.IndexFunc(all, func(g *given) bool { return g.Inner == owner && g.library != nil })
+		if i < 0 {
+			return &checkpoint.LossError{Err: fmt.Errorf("give shared device memory back: its owner, process %d of the container, has ended", owner)}
+		}
+		for _, of := range memories {
+			f, err := all[i].library.Export(of)
+			if err != nil {
+				return fmt.Errorf("%s: share its device memory again: %w", all[i].Process, err)
+			}
+			files[memory{owner, of}] = f
+		}
+	}
+	return each(all, func(g *given) error {
+		for _, i := range g.imports {
+			if g.library == nil || g.whole {
+				break
+			}
+			if err := g.library.Import(i.Memory, files[memory{i.Owner, i.Of}]); err != nil {
+				return fmt.Errorf("%s: give it back what it has imported of process %d of the container: %w", g.Process, i.Owner, err)
+			}
+		}
+		return nil
+	})
+}
+
+// importsNothing refuses to leave a process to the driver that has imported memory: the driver saves it and cannot restore it.
+func (g *given) importsNothing() error {
+	b, err := g.books()
+	if err != nil || b.Imports == 0 {
+		return err
+	}
+	return failure.New(errdefs.ErrFailedPrecondition, "take the snapshot with cryo checkpoint and the engine keeper",
+		"save its GPUs: %s has imported GPU memory of another process, which the driver cannot restore", g.Process)
+}
+
+// strangerError returns the error that a process has memory whose owner does not belong to the container, or has freed it.
+func strangerError(p Process) error {
+	return failure.New(errdefs.ErrFailedPrecondition, "have the owner keep its memory as long as others use it, and share GPU memory within a container only",
+		"save its GPUs: %s has imported GPU memory that no process of the container has", p)
+}
