@@ -78,11 +78,11 @@ type GPUPiece struct {
 	Device  string `json:"device"` // UUID
 }
 
-// GPUImport is device memory that a process has imported from another process of the container, or from itself. Numbers are those of the libraries in the two.
+// GPUImport is device memory that a process has imported from another process of the container, or from itself.
 type GPUImport struct {
-	Memory int `json:"memory"` // in the process
+	Memory int `json:"memory"` // its number in the process
 	Owner  int `json:"owner"`  // the PID inside the container
-	Of     int `json:"of"`     // the memory in the owner
+	Of     int `json:"of"`     // which of the owner's pieces it is, from 0
 }
 
 // Handed is how much device memory the process has handed over, in bytes.
@@ -181,7 +181,7 @@ func (g *GPU) Check() error {
 	if err := g.checkPieces(known); err != nil {
 		return err
 	}
-	if err := g.checkImports(seen); err != nil {
+	if err := g.checkImports(); err != nil {
 		return err
 	}
 	for _, m := range g.Mounts {
@@ -198,12 +198,16 @@ func (g *GPU) Check() error {
 }
 
 // checkImports returns an error that says what of memory that processes share cannot be so.
-func (g *GPU) checkImports(processes map[int]bool) error {
+func (g *GPU) checkImports() error {
 	count := 0
+	pieces := map[int]int{} // of each process
 	for _, p := range g.Processes {
+		pieces[p.PID] = len(p.Pieces)
 		count += len(p.Imports)
+	}
+	for _, p := range g.Processes {
 		for _, i := range p.Imports {
-			if !processes[i.Owner] || i.Memory < 0 || i.Memory > MaxPieces || i.Of < 0 || i.Of > MaxPieces || g.Library == nil || count > MaxPieces {
+			if i.Memory < 0 || i.Memory > MaxPieces || i.Of < 0 || i.Of >= pieces[i.Owner] || count > MaxPieces {
 				return fmt.Errorf("what its process %d has imported of process %d is not possible", p.PID, i.Owner)
 			}
 		}

@@ -18,6 +18,14 @@ static __thread int depth;
 
 int contexts_have_peers(void) { return peers; }
 
+int contexts_on(int device)
+{
+	for (struct fake_context *c = contexts; c < contexts + MAX_CONTEXTS; c++)
+		if (c->alive && c->device == device)
+			return 1;
+	return 0;
+}
+
 void contexts_forget(void)
 {
 	memset(contexts, 0, sizeof(contexts));

@@ -51,6 +51,7 @@ CUresult local_make(CUcontext context, size_t stack);
 // kernel_run runs a kernel that was loaded, of so many blocks.
 CUresult kernel_run(CUfunction function, unsigned blocks, void **arguments);
 
+int contexts_on(int device); // there is one
 int contexts_have_peers(void); // peer access was enabled
 void contexts_forget(void);    // for a child after fork
 

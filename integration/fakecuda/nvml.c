@@ -259,7 +259,7 @@ FAKE nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t d, unsigned *mode, unsigned 
 }
 
 // holds adds up the mapped files of a device in a process. In another mount namespace their paths begin elsewhere. A child by vfork has its parent's mappings until it executes a
-// program, and no context.
+// program, and no context. What was imported from a device without a context there is no use of that device.
 static unsigned long long holds(const char *pid, const char *uuid)
 {
 	unsigned long long sum = 0;
@@ -272,7 +272,7 @@ static unsigned long long holds(const char *pid, const char *uuid)
 	while (f && fgets(line, sizeof(line), f)) {
 		unsigned long first, end;
 
-		if (strstr(line, part) && sscanf(line, "%lx-%lx", &first, &end) == 2)
+		if (strstr(line, part) && sscanf(line, "%lx-%lx", &first, &end) == 2 && !strstr(line, " rwxs "))
 			sum += end - first;
 	}
 	if (f)

@@ -240,11 +240,13 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
 	CUresult r = order_of("cuMemMap", handle);
 	struct mapping *m = mappings;
 	struct handle *h;
+	int apart;
 
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = enter();
 	h = handle_of(handle);
+	apart = h && h->imported && !contexts_on(h->location); // by this mark NVML tells it from what the process has on that device
 	while (m < mappings + MOST && m->address)
 		m++;
 	if (r == CUDA_SUCCESS && (!h || !bytes || bytes % GRANULARITY || offset || bytes > h->bytes || flags || !reserved(pointer, bytes)))
@@ -253,7 +255,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
 		r = CUDA_ERROR_ALREADY_MAPPED;
 	if (r == CUDA_SUCCESS && m == mappings + MOST)
 		r = CUDA_ERROR_OUT_OF_MEMORY;
-	if (r == CUDA_SUCCESS && mmap((void *)pointer, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED)
+	if (r == CUDA_SUCCESS && mmap((void *)pointer, bytes, PROT_READ | PROT_WRITE | (apart ? PROT_EXEC : 0), MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED)
 		r = CUDA_ERROR_OPERATING_SYSTEM;
 	if (r == CUDA_SUCCESS) {
 		*m = (struct mapping){.address = (char *)pointer, .bytes = bytes, .handle = h, .marks = marks_new()};

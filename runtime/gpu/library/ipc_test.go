@@ -3,6 +3,7 @@ package library
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -71,10 +72,54 @@ func TestIPC(t *testing.T) {
 	owner.works()
 	other.works()
 	for _, a := range []*app{owner, other} {
-		if _, h := a.dial(); h.Unable == "" {
+		if _, h := a.dial(); h.Unable == "" { // the driver's was among them
 			t.Errorf("%+v", h)
 		}
 	}
+}
+
+// TestIPCHandedOver hands over memory that was opened by a handle, in several pieces, and what its owner has of it, and brings both back.
+func TestIPCHandedOver(t *testing.T) {
+	r := newRig(t, 256)
+	r.Env = append(r.Env, localMemory...)
+	owner, other := r.run("--blocks", "5,40"), r.run("--blocks", "2")
+	for block := range 2 {
+		handle, sum := owner.lend(block)
+		other.borrows(handle, sum)
+	}
+	handle, sum := owner.lend(1) // what is opened last is asked for
+	k := newHelper(t, r)
+	for round := range 2 {
+		all := append(owner.closed(), other.closed()...)
+		if exports, imports := count(append(slices.Clone(all[0].passed), all[1].passed...)); imports != exports || imports < 12 {
+			t.Errorf("%d exports, %d imports", exports, imports)
+		}
+		for _, m := range all {
+			owner.Must(m.Part())
+		}
+		for _, m := range all {
+			owner.Must(m.Release())
+			owner.Must(m.HangUp())
+		}
+		for _, a := range []*app{owner, other} {
+			a.save(k)
+			a.load(k)
+		}
+		owner.shares(all)
+		if got := other.Does("borrowed").State.Processes[0].Sum; got != sum {
+			t.Errorf("round %d: sum %x, want %x", round, got, sum)
+		}
+		owner.Does(fmt.Sprintf("change %d", 5+round))
+		handle, sum = owner.lend(1) // the same handle still
+		if got := other.Does("borrowed").State.Processes[0].Sum; got != sum {
+			t.Errorf("round %d: sum %x of what the owner has written, want %x", round, got, sum)
+		}
+		r.run("--blocks", "2").borrows(handle, sum)
+		owner.works()
+		other.works()
+	}
+	other.Does("return")
+	other.works()
 }
 
 // TestIPCForged changes each field of a handle. The owner opens nothing for it, whichever process asks.

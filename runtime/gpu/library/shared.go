@@ -19,7 +19,7 @@ type Books struct {
 
 // Passed is a descriptor by which the process has given memory to others, or has got it from them.
 type Passed struct {
-	Memory int // its number, which stays the same as long as the process has it
+	Memory int // the number of the piece, or of the import, which stays the same until the gate is opened
 	Import bool
 	FD     int      // the descriptor in the process
 	File   *os.File // the same open file
@@ -93,7 +93,7 @@ func (p *Process) Part() error {
 	return err
 }
 
-// Export returns a descriptor of memory that the process shares, when it has that back.
+// Export returns a descriptor of a piece, when the process has that back, for others to import.
 func (p *Process) Export(memory int) (*os.File, error) {
 	const step = "share"
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)

@@ -6,6 +6,7 @@
 #include "hooks.h"
 #include "ipc.h"
 #include "range.h"
+#include "shared.h"
 #include "thread.h"
 
 #include <errno.h>
@@ -67,7 +68,7 @@ static void unmap(struct range *r, unsigned mapped)
 	CUdeviceptr at = r->address;
 
 	for (unsigned i = 0; i < mapped; i++) {
-		driver.cuMemUnmap(at, r->pieces[i].bytes);
+		virtual_take_away(at, r->pieces[i].bytes);
 		at += r->pieces[i].bytes;
 	}
 	driver.cuMemAddressFree(r->address, r->bytes);
@@ -248,23 +249,33 @@ static CUresult meet(const struct ipc_handle *handle)
 	return ok && send(connected, handle, sizeof(*handle), MSG_NOSIGNAL) == sizeof(*handle) ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
 }
 
-// map maps memory by its descriptor. Where the memory is on another device, the current device gets access to it.
+// map maps memory by its descriptor, which stays the caller's. Where the memory is on another device, the current device gets access to it.
 static CUresult map(CUdevice current, CUdevice *device, CUdeviceptr at, size_t bytes, int fd)
 {
-	CUmemAccessDesc desc = {{CU_MEM_LOCATION_TYPE_DEVICE, current}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	CUmemAllocationProp prop = {0};
-	CUmemGenericAllocationHandle memory;
-	CUresult r = driver.cuMemImportFromShareableHandle(&memory, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	struct mapping m = {.address = at, .bytes = bytes};
+	CUmemGenericAllocationHandle handle;
+	CUresult r = driver.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 
 	if (r != CUDA_SUCCESS)
 		return r;
-	r = driver.cuMemGetAllocationPropertiesFromHandle(&prop, memory);
-	*device = prop.location.id;
-	if (r == CUDA_SUCCESS)
-		r = range_map(*device, at, bytes, memory);
-	if (r == CUDA_SUCCESS && *device != current && (r = driver.cuMemSetAccess(at, bytes, &desc, 1)) != CUDA_SUCCESS)
-		driver.cuMemUnmap(at, bytes);
-	driver.cuMemRelease(memory); // it stays as long as it is mapped
+	virtual_lock();
+	m.memory = shared_imported(handle, fd);
+	if (!m.memory) {
+		driver.cuMemRelease(handle);
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	} else {
+		*device = m.memory->range.device;
+		m.write = range_accessors(*device) | UINT64_C(1) << current;
+		r = mapping_room() ? mapping_map(&m) : CUDA_ERROR_OUT_OF_MEMORY;
+		if (r == CUDA_SUCCESS && (r = mapping_access(&m)) != CUDA_SUCCESS)
+			driver.cuMemUnmap(at, bytes);
+		m.memory->handles = 0; // it stays as long as it is mapped
+		if (r == CUDA_SUCCESS)
+			mapping_add(&m);
+		else
+			virtual_end(m.memory);
+	}
+	virtual_unlock();
 	return r;
 }
 
@@ -294,7 +305,7 @@ static CUresult receive(struct range *r, CUdevice current, unsigned *mapped, CUd
 		if (result == CUDA_SUCCESS)
 			result = map(current, &r->device, *at, sizes[i], files[i]);
 		if (result == CUDA_SUCCESS) {
-			r->pieces[*mapped] = (struct piece){.bytes = sizes[i], .fd = -1};
+			r->pieces[*mapped] = (struct piece){.bytes = sizes[i], .fd = -1, .passed = -1};
 			++*mapped;
 			*at += sizes[i];
 		}
@@ -379,10 +390,11 @@ static CUresult borrow(CUdeviceptr *pointer, const struct ipc_handle *handle, un
 	return result;
 }
 
+// opened is for a handle of the driver's.
 static CUresult opened(CUresult r)
 {
 	if (r == CUDA_SUCCESS)
-		unable("it uses GPU memory of other processes (cudaIpcOpenMemHandle)");
+		unable("it uses GPU memory of other processes that the driver keeps (cudaIpcOpenMemHandle)");
 	return r;
 }
 
@@ -390,12 +402,12 @@ static int is_own(const CUipcMemHandle *handle) { return !memcmp(handle, IPC_MAR
 
 CUresult hook_cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
 {
-	return opened(is_own(&handle) ? borrow(pointer, (struct ipc_handle *)&handle, flags) : driver.cuIpcOpenMemHandle(pointer, handle, flags));
+	return is_own(&handle) ? borrow(pointer, (struct ipc_handle *)&handle, flags) : opened(driver.cuIpcOpenMemHandle(pointer, handle, flags));
 }
 
 CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
 {
-	return opened(is_own(&handle) ? borrow(pointer, (struct ipc_handle *)&handle, flags) : driver.cuIpcOpenMemHandle_v2(pointer, handle, flags));
+	return is_own(&handle) ? borrow(pointer, (struct ipc_handle *)&handle, flags) : opened(driver.cuIpcOpenMemHandle_v2(pointer, handle, flags));
 }
 
 CUresult hook_cuIpcCloseMemHandle(CUdeviceptr pointer)
@@ -422,14 +434,14 @@ CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 	struct ipc_handle own;
 	CUresult r = lend_handle(pointer, &own);
 
-	if (r == CUDA_ERROR_NOT_FOUND)
+	if (r == CUDA_ERROR_NOT_FOUND) {
 		r = driver.cuIpcGetMemHandle(handle, pointer);
-	else if (r == CUDA_SUCCESS && (r = driver.cuCtxGetCurrent(&context)) == CUDA_SUCCESS)
+		if (r == CUDA_SUCCESS)
+			unable("it gives GPU memory that the driver keeps to other processes (cudaIpcGetMemHandle)");
+	} else if (r == CUDA_SUCCESS && (r = driver.cuCtxGetCurrent(&context)) == CUDA_SUCCESS)
 		r = !context ? CUDA_ERROR_INVALID_CONTEXT : !handle ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 	if (r == CUDA_SUCCESS && context)
 		memcpy(handle, &own, sizeof(own));
-	if (r == CUDA_SUCCESS)
-		unable("it gives its GPU memory to other processes (cudaIpcGetMemHandle)");
 	return r;
 }
 

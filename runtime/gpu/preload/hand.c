@@ -182,13 +182,21 @@ CUresult hand_export(struct piece *p, int *fd)
 
 void hand_given(void) { given = 1; }
 
+// shares_still is true where something is shared that was not taken apart.
+static int shares_still(void)
+{
+	struct passed p = {0};
+
+	return shared_next(&p);
+}
+
 CUresult hand_release(void)
 {
 	struct cursor c = {0}, back = {0};
 	CUresult r = CUDA_SUCCESS;
 	int lost = 0;
 
-	if (state != CLOSED || !given || shared_any())
+	if (state != CLOSED || !given || shares_still())
 		return CUDA_ERROR_ILLEGAL_STATE;
 	r = virtual_unmap();
 	while (r == CUDA_SUCCESS && cursor_next(&c))
@@ -252,14 +260,12 @@ static CUresult come_back(size_t count)
 
 CUresult hand_part(void)
 {
-	CUresult r;
-	int any;
+	struct shares s = shared_count();
 
 	if (state != CLOSED)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	r = shared_part(&any);
-	parted |= any;
-	return r;
+	parted |= s.exports || s.imports;
+	return shared_part();
 }
 
 CUresult hand_attach_begin(size_t count)
@@ -431,7 +437,7 @@ CUresult hand_own(void)
 
 CUresult hand_open(void)
 {
-	if (state == GIVEN || (state == CLOSED && shared_apart()))
+	if (state == GIVEN || (state == CLOSED && shared_count().apart))
 		return CUDA_ERROR_ILLEGAL_STATE;
 	if (state == CLOSED)
 		gate_open();

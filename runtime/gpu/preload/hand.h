@@ -40,7 +40,7 @@ CUresult hand_export(struct piece *p, int *fd);
 // hand_given says that all descriptors are with the host; hand_release may follow.
 void hand_given(void);
 // hand_part lets go of what is imported, and of all descriptors of memory that is shared. From then on no end of a conversation opens the gate: others wait for this process's memory. It
-// comes ahead of hand_release where anything is shared, in all processes that share.
+// comes ahead of hand_release where anything is shared, in all processes that share. After an error it can be done again, or imports be brought back.
 CUresult hand_part(void);
 // hand_release unmaps and releases all of it, and lowers limits around the driver's checkpoint. After an error all of it is there; where even that
 // could not be done, none, and the state is GIVEN.

@@ -1,7 +1,7 @@
 // The owner's side of legacy IPC, and what both sides have in common.
 #define _GNU_SOURCE
 #include "ipc.h"
-#include "hand.h"
+#include "shared.h"
 #include "thread.h"
 
 #include <errno.h>
@@ -156,9 +156,7 @@ static CUresult export_batch(const struct ipc_handle *handle, unsigned from, int
 		for (r = CUDA_SUCCESS; r == CUDA_SUCCESS && *n < IPC_BATCH && from + *n < range->count; ++*n) {
 			struct piece *p = &range->pieces[from + *n];
 
-			r = hand_export(p, &files[*n]);
-			if (r == CUDA_SUCCESS && files[*n] == p->fd && (files[*n] = fcntl(p->fd, F_DUPFD_CLOEXEC, 0)) < 0)
-				r = CUDA_ERROR_OPERATING_SYSTEM;
+			r = shared_pass(p, &files[*n]);
 			if (r != CUDA_SUCCESS)
 				break;
 			sizes[*n] = p->bytes;

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "range.h"
+#include "shared.h"
 #include "virtual.h"
 
 #include <stdlib.h>
@@ -81,7 +82,7 @@ static CUresult make_pieces(struct range *r, unsigned *made)
 		struct piece *p = &r->pieces[*made];
 		CUresult result;
 
-		*p = (struct piece){.bytes = r->bytes - at < most ? r->bytes - at : most, .own = 1, .fd = -1};
+		*p = (struct piece){.bytes = r->bytes - at < most ? r->bytes - at : most, .own = 1, .fd = -1, .passed = -1};
 		result = range_create(r, p->bytes, &p->handle);
 		if (result != CUDA_SUCCESS)
 			return result;
@@ -154,9 +155,11 @@ CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct ran
 
 CUresult range_free(struct range *r)
 {
-	for (unsigned i = 0; i < r->count; i++)
+	for (unsigned i = 0; i < r->count; i++) {
 		if (r->pieces[i].fd >= 0)
 			close(r->pieces[i].fd);
+		shared_forget(&r->pieces[i]);
+	}
 	return undo(r, r->count);
 }
 
@@ -243,6 +246,8 @@ int range_mistaken(void)
 	table_unlock();
 	return found || virtual_each(mistaken, &looked);
 }
+
+uint64_t range_accessors(CUdevice device) { return accessors[device] | UINT64_C(1) << device; }
 
 CUresult range_access(CUdevice device, CUdevice other, int access)
 {

@@ -31,6 +31,8 @@ CUresult range_put(const struct range *r, CUdeviceptr address, size_t bytes, CUm
 CUresult range_import(CUdevice device, int fd, CUmemGenericAllocationHandle *handle);
 // range_mistaken is true where that is so with memory of the process's own.
 int range_mistaken(void);
+// range_accessors are the devices that have access to ranges of a device, by bits.
+uint64_t range_accessors(CUdevice device);
 // range_access gives another device access to all ranges of a device, or takes it away.
 CUresult range_access(CUdevice device, CUdevice other, int access);
 

@@ -1,170 +1,142 @@
 #define _GNU_SOURCE
 #include "shared.h"
+#include "hand.h"
 #include "range.h"
 
 #include <fcntl.h>
-#include <string.h>
 #include <unistd.h>
 
-int shared_exported(struct memory *m, int fd)
+static CUresult copy(int fd, int *to)
 {
-	int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-
-	if (copy < 0)
-		return 0;
-	if (m->exported == m->exports_room) {
-		size_t more = m->exports_room ? 2 * m->exports_room : 8;
-		int *exports = room(more * sizeof(*exports));
-
-		if (!exports) {
-			close(copy);
-			return 0;
-		}
-		if (m->exports) {
-			memcpy(exports, m->exports, m->exported * sizeof(*exports));
-			room_free(m->exports, m->exports_room * sizeof(*exports));
-		}
-		m->exports = exports;
-		m->exports_room = more;
-	}
-	m->exports[m->exported++] = copy;
-	return 1;
+	*to = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	return *to < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
-void shared_forget(struct memory *m)
+CUresult shared_pass(struct piece *p, int *fd)
 {
-	for (size_t i = 0; i < m->exported; i++)
-		close(m->exports[i]);
-	if (m->exports)
-		room_free(m->exports, m->exports_room * sizeof(*m->exports));
-	m->exports = NULL;
-	m->exported = m->exports_room = 0;
+	CUresult r = CUDA_SUCCESS;
+
+	if (p->passed < 0) {
+		// What has come by a descriptor goes by it: the driver exports imported memory no more (1).
+		r = p->own ? driver.cuMemExportToShareableHandle(&p->passed, p->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) : copy(p->fd, &p->passed);
+		if (r != CUDA_SUCCESS)
+			p->passed = -1;
+	}
+	return r == CUDA_SUCCESS ? copy(p->passed, fd) : r;
+}
+
+void shared_forget(struct piece *p)
+{
+	if (p->passed >= 0)
+		close(p->passed);
+	p->passed = -1;
 }
 
 struct memory *shared_imported(CUmemGenericAllocationHandle handle, int fd)
 {
 	CUmemAllocationProp prop = {0};
 	struct memory *m;
-	int copy;
+	int own;
 
 	if (driver.cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS || prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop.location.id < 0 ||
-	    prop.location.id >= MAX_DEVICES)
+	    prop.location.id >= MAX_DEVICES || copy(fd, &own) != CUDA_SUCCESS)
 		return NULL;
-	copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	m = copy < 0 ? NULL : virtual_new(&prop, GRANULARITY, GRANULARITY); // its size is in no answer of the driver, and in its mappings
+	m = virtual_new(&prop, GRANULARITY, GRANULARITY); // its size is in no answer of the driver, and in its mappings
 	if (!m) {
-		if (copy >= 0)
-			close(copy);
+		close(own);
 		return NULL;
 	}
 	m->imported = 1;
 	m->range.pieces[0].handle = handle;
-	m->range.pieces[0].fd = copy;
+	m->range.pieces[0].fd = own;
 	return m;
+}
+
+static unsigned exports(const struct range *r)
+{
+	unsigned n = 0;
+
+	for (unsigned i = 0; i < r->count; i++)
+		n += r->pieces[i].passed >= 0;
+	return n;
+}
+
+struct shares shared_count(void)
+{
+	struct shares s = {0};
+	const struct memory *m;
+
+	table_lock();
+	for (size_t i = 0; table_at(i); i++)
+		s.exports += exports(table_at(i));
+	table_unlock();
+	virtual_lock();
+	for (size_t i = 0; (m = virtual_at(i)); i++) {
+		s.exports += exports(&m->range);
+		s.imports += m->range.count && m->imported;
+		s.apart += m->range.count && m->imported && !m->range.pieces[0].handle;
+	}
+	virtual_unlock();
+	return s;
+}
+
+// numbered finds the piece with a number; NULL: there is none.
+static struct piece *numbered(uint32_t number)
+{
+	struct cursor c = {0};
+
+	while (cursor_next(&c))
+		if (c.number == number)
+			return c.piece;
+	return NULL;
+}
+
+// import finds the import with a number: NULL: there is none.
+static struct memory *import(uint32_t number)
+{
+	struct memory *m = virtual_at(number);
+
+	return m && m->range.count && m->imported ? m : NULL;
 }
 
 int shared_next(struct passed *p)
 {
-	const struct memory *m;
+	struct cursor c = {0};
 
-	p->place += p->begun && p->imported;
-	p->begun = 1;
-	for (; (m = virtual_at(p->place)); p->place++, p->next_export = 0) {
-		p->imported = m->range.count && m->imported && m->range.pieces[0].handle;
-		if (p->imported) {
-			p->fd = m->range.pieces[0].fd;
+	for (; !p->imported && cursor_next(&c);)
+		if (c.number >= p->next && c.piece->passed >= 0) {
+			*p = (struct passed){c.number, 0, c.piece->passed, c.number + 1};
 			return 1;
 		}
-		if (m->range.count && p->next_export < m->exported) {
-			p->fd = m->exports[p->next_export++];
+	if (!p->imported)
+		*p = (struct passed){.imported = 1};
+	for (; virtual_at(p->next); p->next++) {
+		const struct memory *m = import(p->next);
+
+		if (m && m->range.pieces[0].handle) {
+			p->number = p->next++;
+			p->fd = m->range.pieces[0].fd;
 			return 1;
 		}
 	}
 	return 0;
 }
 
-int shared_any(void)
+// away unmaps all mappings of an import, or brings them back; until one cannot be.
+static CUresult away(const struct memory *memory)
 {
-	struct passed p = {0};
-
-	return shared_next(&p);
-}
-
-unsigned shared_apart(void)
-{
-	const struct memory *m;
-	unsigned n = 0;
-
-	for (size_t i = 0; (m = virtual_at(i)); i++)
-		n += m->range.count && m->imported && !m->range.pieces[0].handle;
-	return n;
-}
-
-// let_go releases an import that is mapped nowhere.
-static void let_go(struct piece *p)
-{
-	driver.cuMemRelease(p->handle);
-	close(p->fd);
-	p->handle = 0;
-	p->fd = -1;
-}
-
-CUresult shared_part(int *any)
-{
-	CUresult r = CUDA_SUCCESS, back = CUDA_SUCCESS;
+	CUresult r = CUDA_SUCCESS;
 	struct mapping *m;
-	struct memory *memory;
 
-	*any = shared_any() || shared_apart();
 	for (size_t i = 0; r == CUDA_SUCCESS && (m = mapping_at(i)); i++)
-		if (m->memory->imported && !m->gone) {
+		if (m->memory == memory && !m->gone) {
 			r = driver.cuMemUnmap(m->address, m->bytes);
 			m->gone = r == CUDA_SUCCESS;
 		}
-	for (size_t i = 0; r != CUDA_SUCCESS && back == CUDA_SUCCESS && (m = mapping_at(i)); i++)
-		if (m->memory->imported && m->memory->range.pieces[0].handle)
-			back = mapping_bring_back(m);
-	if (r != CUDA_SUCCESS && back == CUDA_SUCCESS)
-		return r;
-	for (size_t i = 0; (m = mapping_at(i)); i++) // what could be neither unmapped nor mapped again
-		if (m->memory->imported && !m->gone)
-			m->gone = driver.cuMemUnmap(m->address, m->bytes) == CUDA_SUCCESS;
-	for (size_t i = 0; (memory = virtual_at(i)); i++) {
-		if (memory->range.count && memory->imported && memory->range.pieces[0].handle)
-			let_go(&memory->range.pieces[0]);
-		shared_forget(memory);
-	}
 	return r;
 }
 
-CUresult shared_export(size_t place, int *fd)
-{
-	struct memory *m = virtual_at(place);
-	struct piece *p;
-	CUresult r;
-	int made;
-
-	if (!m || m->range.count != 1 || m->imported || !m->range.pieces[0].handle)
-		return CUDA_ERROR_INVALID_VALUE;
-	if (!m->exported) {
-		p = &m->range.pieces[0];
-		if (p->own)
-			r = driver.cuMemExportToShareableHandle(&made, p->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-		else // what came by a descriptor goes by it
-			r = (made = fcntl(p->fd, F_DUPFD_CLOEXEC, 0)) < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
-		if (r != CUDA_SUCCESS)
-			return r;
-		r = shared_exported(m, made) ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
-		close(made);
-		if (r != CUDA_SUCCESS)
-			return r;
-	}
-	*fd = m->exports[0];
-	return CUDA_SUCCESS;
-}
-
-// bring_back maps all mappings of an import that is there again. After an error none is mapped.
-static CUresult bring_back(const struct memory *memory)
+static CUresult back(const struct memory *memory)
 {
 	CUresult r = CUDA_SUCCESS;
 	struct mapping *m;
@@ -172,27 +144,58 @@ static CUresult bring_back(const struct memory *memory)
 	for (size_t i = 0; r == CUDA_SUCCESS && (m = mapping_at(i)); i++)
 		if (m->memory == memory)
 			r = mapping_bring_back(m);
-	for (size_t i = 0; r != CUDA_SUCCESS && (m = mapping_at(i)); i++)
-		if (m->memory == memory && !m->gone)
-			m->gone = driver.cuMemUnmap(m->address, m->bytes) == CUDA_SUCCESS;
 	return r;
 }
 
-CUresult shared_import(size_t place, int fd)
+// let_go unmaps and releases an import. After an error it is there, or, where even that could not be done, partly.
+static CUresult let_go(struct memory *m)
 {
-	struct memory *m = virtual_at(place);
+	struct piece *p = &m->range.pieces[0];
+	CUresult r = away(m);
+
+	if (r == CUDA_SUCCESS)
+		r = driver.cuMemRelease(p->handle);
+	if (r != CUDA_SUCCESS) {
+		back(m);
+		return r;
+	}
+	close(p->fd);
+	p->handle = 0;
+	p->fd = -1;
+	return CUDA_SUCCESS;
+}
+
+CUresult shared_part(void)
+{
+	CUresult r = CUDA_SUCCESS;
+	struct cursor c = {0};
+
+	for (size_t i = 0; r == CUDA_SUCCESS && virtual_at(i); i++)
+		if (import(i) && import(i)->range.pieces[0].handle)
+			r = let_go(import(i));
+	while (r == CUDA_SUCCESS && cursor_next(&c))
+		shared_forget(c.piece);
+	return r;
+}
+
+CUresult shared_export(uint32_t number, int *fd)
+{
+	struct piece *p = numbered(number);
+
+	return p && p->handle ? shared_pass(p, fd) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult shared_import(uint32_t number, int fd)
+{
+	struct memory *m = import(number);
 	struct piece *p;
 	CUresult r;
 
-	if (!m || !m->range.count || !m->imported) {
+	if (!m || m->range.pieces[0].handle) { // it came in an attempt before this one
 		close(fd);
-		return CUDA_ERROR_INVALID_VALUE;
+		return m ? back(m) : CUDA_ERROR_INVALID_VALUE;
 	}
 	p = &m->range.pieces[0];
-	if (p->handle) { // in an attempt before this one
-		close(fd);
-		return CUDA_SUCCESS;
-	}
 	r = driver.cuMemImportFromShareableHandle(&p->handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	if (r != CUDA_SUCCESS) {
 		p->handle = 0;
@@ -200,8 +203,8 @@ CUresult shared_import(size_t place, int fd)
 		return r;
 	}
 	p->fd = fd;
-	r = bring_back(m);
+	r = back(m);
 	if (r != CUDA_SUCCESS)
-		let_go(p);
+		let_go(m);
 	return r;
 }

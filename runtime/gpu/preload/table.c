@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "table.h"
+#include "shared.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -199,8 +200,10 @@ void table_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	for (size_t i = 0; i < count; i++)
-		for (unsigned p = 0; p < ranges[i].count; p++)
+		for (unsigned p = 0; p < ranges[i].count; p++) {
 			if (ranges[i].pieces[p].fd >= 0)
 				close(ranges[i].pieces[p].fd);
+			shared_forget(&ranges[i].pieces[p]);
+		}
 	count = put_off = 0;
 }

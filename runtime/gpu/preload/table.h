@@ -8,11 +8,11 @@
 #define GRANULARITY ((size_t)2 << 20)
 
 // piece is memory that has a handle of its own. own: the process made it; else it is another process's, which cannot be exported again, and fd is the
-// descriptor it came with. handle is 0 while the memory is elsewhere.
+// descriptor it came with. handle is 0 while the memory is elsewhere. passed is the descriptor by which others have it (shared.h), -1: none have.
 struct piece {
 	CUmemGenericAllocationHandle handle;
 	size_t bytes;
-	int own, fd;
+	int own, fd, passed;
 };
 
 // range is one allocation of the program: pieces side by side at a reserved address.

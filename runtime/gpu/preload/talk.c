@@ -245,12 +245,11 @@ static int make(int socket, const struct message *m)
 static int books(int socket, const struct message *m)
 {
 	struct { uint32_t exports, imports, apart; char reason[512]; } text = {0};
-	struct passed p = {0};
+	struct shares s = shared_count();
 
-	while (shared_next(&p))
-		*(p.imported ? &text.imports : &text.exports) += 1;
-	text.apart = shared_apart();
-	text.imports += text.apart;
+	text.exports = s.exports;
+	text.imports = s.imports;
+	text.apart = s.apart;
 	if (unknown_reason())
 		snprintf(text.reason, sizeof(text.reason), "%s", unknown_reason());
 	return answer(socket, m, (struct header){0}, &text, offsetof(__typeof__(text), reason) + strlen(text.reason), NULL, 0);
@@ -259,7 +258,7 @@ static int books(int socket, const struct message *m)
 // shared sends the descriptors by which memory was exported and imported.
 static int shared(int socket, const struct message *m)
 {
-	struct { uint32_t place, imported, fd; } entries[BATCH];
+	struct { uint32_t number, imported, fd; } entries[BATCH];
 	struct passed p = {0};
 	int files[BATCH];
 	unsigned n = 0;
@@ -272,7 +271,7 @@ static int shared(int socket, const struct message *m)
 				return 0;
 			n = 0;
 		}
-		entries[n] = (__typeof__(*entries)){p.place, p.imported, p.fd};
+		entries[n] = (__typeof__(*entries)){p.number, p.imported, p.fd};
 		files[n++] = p.fd;
 	}
 	return answer(socket, m, (struct header){.count = n, .flags = LAST}, entries, n * sizeof(*entries), files, n);
@@ -281,15 +280,19 @@ static int shared(int socket, const struct message *m)
 static int export(int socket, const struct message *m)
 {
 	CUresult r = hand_state() == CLOSED ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
-	uint32_t place;
-	int fd = -1;
+	uint32_t number;
+	int fd = -1, ok;
 
-	if (m->size != sizeof(place))
+	if (m->size != sizeof(number))
 		return 0;
-	memcpy(&place, m->payload, sizeof(place));
+	memcpy(&number, m->payload, sizeof(number));
 	if (r == CUDA_SUCCESS)
-		r = shared_export(place, &fd);
-	return r == CUDA_SUCCESS ? answer(socket, m, (struct header){.count = 1}, &place, sizeof(place), &fd, 1) : plain(socket, m, r, 0);
+		r = shared_export(number, &fd);
+	if (r != CUDA_SUCCESS)
+		return plain(socket, m, r, 0);
+	ok = answer(socket, m, (struct header){.count = 1}, &number, sizeof(number), &fd, 1);
+	close(fd);
+	return ok;
 }
 
 static int import(int socket, struct message *m)

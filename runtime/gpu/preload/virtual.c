@@ -54,7 +54,7 @@ struct memory *virtual_new(const CUmemAllocationProp *prop, size_t bytes, size_t
 		return NULL;
 	}
 	for (unsigned i = 0; i < pieces; i++)
-		m->range.pieces[i] = (struct piece){.bytes = bytes - i * piece < piece ? bytes - i * piece : piece, .fd = -1};
+		m->range.pieces[i] = (struct piece){.bytes = bytes - i * piece < piece ? bytes - i * piece : piece, .fd = -1, .passed = -1};
 	return m;
 }
 
@@ -74,8 +74,8 @@ CUresult virtual_end(struct memory *m)
 			first = r;
 		if (p->fd >= 0)
 			close(p->fd);
+		shared_forget(p);
 	}
-	shared_forget(m);
 	if (m->range.pieces != &m->one)
 		room_free(m->range.pieces, m->range.count * sizeof(*m->range.pieces));
 	forget(m);
@@ -242,10 +242,11 @@ void virtual_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
 	for (size_t i = 0; i < used; i++) {
-		for (unsigned p = 0; p < memories[i].range.count; p++)
+		for (unsigned p = 0; p < memories[i].range.count; p++) {
 			if (memories[i].range.pieces[p].fd >= 0)
 				close(memories[i].range.pieces[p].fd);
-		shared_forget(&memories[i]);
+			shared_forget(&memories[i].range.pieces[p]);
+		}
 	}
 	if (used)
 		memset(memories, 0, used * sizeof(*memories));

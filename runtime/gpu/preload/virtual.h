@@ -17,8 +17,6 @@ struct memory {
 	unsigned mapped;    // mappings of the program's
 	int stays;          // with the driver
 	int imported;       // another process has made it; its one piece has the descriptor by which it came
-	int *exports;       // descriptors by which it was exported, copies of the program's
-	size_t exported, exports_room;
 	CUdeviceptr reserved; // the library's own address for it; 0: it has none
 	int chosen;         // it is handed over
 };
@@ -48,7 +46,11 @@ void mapping_add(const struct mapping *m);
 void mapping_remove(size_t place);
 // mapping_map maps it, without access. After an error it is not mapped.
 CUresult mapping_map(const struct mapping *m);
+// mapping_access sets the access that it has by the books.
+CUresult mapping_access(const struct mapping *m);
 
+// virtual_take_away unmaps what the program, or a handle of legacy IPC, has mapped at addresses, and ends memory that cannot be reached any more.
+CUresult virtual_take_away(CUdeviceptr pointer, size_t bytes);
 // mapping_bring_back maps one that is gone, with the access that it had.
 CUresult mapping_bring_back(struct mapping *m);
 

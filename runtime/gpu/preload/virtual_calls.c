@@ -85,7 +85,7 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle)
 // keep leaves memory to the driver from now on, since others may have it. What is not the process's own cannot be.
 static void keep(struct memory *m)
 {
-	if (m->imported || m->exported)
+	if (m->imported || m->range.pieces[0].passed >= 0)
 		unknown("it shares GPU memory with the host, or by a multicast object, too");
 	if (m->imported)
 		return;
@@ -129,13 +129,11 @@ static int cuts(CUdeviceptr pointer, size_t bytes)
 	return 0;
 }
 
-CUresult hook_cuMemUnmap(CUdeviceptr pointer, size_t bytes)
+CUresult virtual_take_away(CUdeviceptr pointer, size_t bytes)
 {
 	struct mapping *m;
 	CUresult r;
 
-	if (memory_covers(pointer, bytes))
-		return CUDA_ERROR_INVALID_VALUE;
 	virtual_lock();
 	r = cuts(pointer, bytes) ? CUDA_ERROR_INVALID_VALUE : driver.cuMemUnmap(pointer, bytes);
 	if (r == CUDA_SUCCESS)
@@ -147,6 +145,11 @@ CUresult hook_cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 		}
 	virtual_unlock();
 	return r;
+}
+
+CUresult hook_cuMemUnmap(CUdeviceptr pointer, size_t bytes)
+{
+	return memory_covers(pointer, bytes) ? CUDA_ERROR_INVALID_VALUE : virtual_take_away(pointer, bytes);
 }
 
 // note notes the access that a mapping has got.
@@ -203,10 +206,11 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
 	return m ? CUDA_SUCCESS : driver.cuMemRetainAllocationHandle(handle, address);
 }
 
-// share exports memory. What is not the process's own cannot be exported by the driver (1); the descriptor that it came by serves others.
+// share exports memory. All who get it have the same open file.
 static CUresult share(struct memory *m, int *fd, int type, unsigned long long flags)
 {
-	const struct piece *p = &m->range.pieces[0];
+	struct piece *p = &m->range.pieces[0];
+	CUresult r;
 
 	if (m->imported)
 		return driver.cuMemExportToShareableHandle(fd, p->handle, type, flags);
@@ -214,10 +218,10 @@ static CUresult share(struct memory *m, int *fd, int type, unsigned long long fl
 		return CUDA_ERROR_INVALID_VALUE;
 	if (m->range.count > 1)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (p->own)
-		return driver.cuMemExportToShareableHandle(fd, p->handle, type, flags);
-	*fd = fcntl(p->fd, F_DUPFD_CLOEXEC, 0);
-	return *fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+	r = shared_pass(p, fd);
+	if (r == CUDA_SUCCESS && m->stays)
+		unknown("it shares GPU memory that the driver keeps");
+	return r;
 }
 
 CUresult hook_cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
@@ -228,11 +232,9 @@ CUresult hook_cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationH
 	virtual_lock();
 	m = virtual_of(handle);
 	r = m ? share(m, shared, type, flags) : driver.cuMemExportToShareableHandle(shared, virtual_real(handle), type, flags);
-	if (r == CUDA_SUCCESS && (!m || m->stays || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
-		unknown("it has given GPU memory to others that the driver keeps (cuMemExportToShareableHandle)");
-	else if (r == CUDA_SUCCESS && !shared_exported(m, *(int *)shared))
-		unknown("it has no room for descriptors of GPU memory that it shares");
 	virtual_unlock();
+	if (!m && r == CUDA_SUCCESS)
+		unknown("it shares GPU memory that the driver keeps (cuMemExportToShareableHandle)");
 	return r;
 }
 

@@ -6,8 +6,7 @@
 
 static int writes(const struct mapping *m) { return m->write >> m->memory->range.device & 1; }
 
-// set_access sets the access that a mapping had.
-static CUresult set_access(const struct mapping *m)
+CUresult mapping_access(const struct mapping *m)
 {
 	CUmemAccessDesc access[MAX_DEVICES];
 	size_t n = 0;
@@ -42,7 +41,7 @@ static int hide(struct memory *memory)
 	if (driver.cuMemAddressReserve(&m.address, m.bytes, 0, 0, 0) != CUDA_SUCCESS)
 		return 0;
 	if (mapping_map(&m) == CUDA_SUCCESS) {
-		if (set_access(&m) == CUDA_SUCCESS) {
+		if (mapping_access(&m) == CUDA_SUCCESS) {
 			memory->reserved = memory->range.address = m.address;
 			return 1;
 		}
@@ -73,7 +72,7 @@ size_t virtual_choose(size_t most)
 			most -= m->range.count;
 			n++;
 		} else if (!m->imported) {
-			if (m->exported)
+			if (m->range.count && m->range.pieces[0].passed >= 0)
 				unknown("the driver keeps GPU memory that it shares");
 			for (unsigned p = 0; p < m->range.count; p++)
 				if (!m->range.pieces[p].own)
@@ -105,7 +104,7 @@ CUresult mapping_bring_back(struct mapping *m)
 		r = mapping_map(m);
 		m->gone = r != CUDA_SUCCESS;
 	}
-	return r == CUDA_SUCCESS && (!is_range(m) || m->read || m->write != UINT64_C(1) << m->memory->range.device) ? set_access(m) : r;
+	return r == CUDA_SUCCESS && (!is_range(m) || m->read || m->write != UINT64_C(1) << m->memory->range.device) ? mapping_access(m) : r;
 }
 
 CUresult virtual_map(void)
