@@ -2,21 +2,31 @@
 #define _GNU_SOURCE
 #include "driver.h"
 #include "orders.h"
+#include "virtual.h"
 
 #include <string.h>
 
 #define MAX_CONTEXTS 64
 #define MAX_STACK 16
 #define DEFAULT_STACK 1024
+#define LARGE ((size_t)4 << 20)
 
 static struct fake_context contexts[MAX_CONTEXTS]; // the first ones are the devices' primary ones
-static int peers;
+static size_t restored; // bytes of memory, by a checkpoint's way back
 
 __thread CUcontext current;
 static __thread CUcontext below[MAX_STACK]; // that were current before, the last one on top
 static __thread int depth;
 
-int contexts_have_peers(void) { return peers; }
+int contexts_have_peers(void)
+{
+	for (struct fake_context *c = contexts; c < contexts + MAX_CONTEXTS; c++)
+		if (c->alive && c->peers)
+			return 1;
+	return 0;
+}
+
+void contexts_restored(void) { restored = memory_bytes() + virtual_bytes(); }
 
 int contexts_on(int device)
 {
@@ -31,7 +41,8 @@ void contexts_forget(void)
 	memset(contexts, 0, sizeof(contexts));
 	streams_forget();
 	current = NULL;
-	depth = peers = 0;
+	depth = 0;
+	restored = 0;
 }
 
 static int known(int device) { return device >= 0 && device < devices_count; }
@@ -229,24 +240,31 @@ CUresult cuCtxSynchronize(void)
 
 CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
-	CUresult r = enter();
+	CUresult r = orders_own("cuCtxEnablePeerAccess");
 
 	(void)flags;
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
 	if (r == CUDA_SUCCESS && (!current || !peer || peer == current))
 		r = CUDA_ERROR_INVALID_CONTEXT;
 	if (r == CUDA_SUCCESS && current->peers & 1u << peer->device)
 		r = CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
-	if (r == CUDA_SUCCESS) {
+	// As the real driver: it does not give access again where it has restored large memory.
+	if (r == CUDA_SUCCESS && restored > LARGE)
+		r = CUDA_ERROR_INVALID_HANDLE;
+	if (r == CUDA_SUCCESS)
 		current->peers |= 1u << peer->device;
-		peers = 1;
-	}
 	return leave(r);
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peer)
 {
-	CUresult r = enter();
+	CUresult r = orders_own("cuCtxDisablePeerAccess");
 
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
 	if (r == CUDA_SUCCESS && (!current || !peer))
 		r = CUDA_ERROR_INVALID_CONTEXT;
 	if (r == CUDA_SUCCESS && !(current->peers & 1u << peer->device))

@@ -70,6 +70,16 @@ int devices_over(int device, int write)
 // devices_ranges compares what the driver says of allocations with what they are. It gives 0, a CUresult, or -2 for a difference.
 int devices_ranges(int device)
 {
+	// A device that has access to the first one's memory is not given it again.
+	if (options.peer && device > 0) {
+		CUresult r;
+
+		must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(contexts[device]));
+		r = cuda.cuCtxEnablePeerAccess(contexts[0], 0);
+		must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(contexts[0]));
+		if (r != CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED)
+			return -2;
+	}
 	for (int b = 0; b < options.blocks; b++) {
 		CUdeviceptr base = 0, start = 0, at = memory[device][b];
 		size_t bytes = 0, size = 0, want = (size_t)options.block[b] << 20;

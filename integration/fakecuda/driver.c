@@ -107,8 +107,10 @@ static CUresult do_restore(const struct request *request)
 	r = memory_load(request->pairs, request->pairs_count);
 	if (r == CUDA_SUCCESS)
 		r = residue_load();
-	if (r == CUDA_SUCCESS)
+	if (r == CUDA_SUCCESS) {
+		contexts_restored();
 		control.state = CU_PROCESS_STATE_LOCKED;
+	}
 	return r;
 }
 

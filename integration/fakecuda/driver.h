@@ -52,7 +52,8 @@ CUresult local_make(CUcontext context, size_t stack);
 CUresult kernel_run(CUfunction function, unsigned blocks, void **arguments);
 
 int contexts_on(int device); // there is one
-int contexts_have_peers(void); // peer access was enabled
+int contexts_have_peers(void); // one has access to another's device
+void contexts_restored(void);
 void contexts_forget(void);    // for a child after fork
 
 #endif

@@ -94,6 +94,7 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 // books returns what the library knows of memory that the process shares.
 func (g *given) books() (*library.Books, error) {
 	b, err := g.library.Books()
+	g.shares = b.Exports+b.Imports+b.Peers > 0
 	return &b, err
 }
 
@@ -210,7 +211,7 @@ func (e *Engine) shown(fresh []cudaProcess, all []*given) (err error) {
 	}
 	s := e.last
 	s.processes = slices.Concat(e.held, fresh)
-	findings, _, err := preflight(s, []Rule{severalRule}, e.Force)
+	findings, _, err := preflight(s, []Rule{severalRule, peerRule}, e.Force)
 	if err != nil || len(findings) == 0 {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 func Rules() []Rule {
 	return []Rule{
 		severalRule,
-		{"gpu-peer", "a process that reads one GPU's memory from another is lost: the driver saves it and may not be able to restore it", peer},
+		peerRule,
 		{"gpu-mps", "contexts are shared with a server outside of the container, which the driver does not save", mps},
 		{"gpu-mig", "it was never seen that the driver restores instances of a divided GPU", mig},
 		{"gpu-fabric", "memory that other machines have imported is not theirs any more afterwards", fabric},
@@ -23,6 +23,8 @@ func Rules() []Rule {
 }
 
 var severalRule = Rule{"gpu-several", "a process that has imported another's device memory is lost: the driver saves it and cannot restore it", several}
+
+var peerRule = Rule{"gpu-peer", "a process that reads one GPU's memory from another is lost: the driver saves it and may not be able to restore it", peer}
 
 var hostMemoryRule = Rule{"gpu-host-memory", "device memory becomes memory of the processes, and the kernel ends those it has none for", hostMemory}
 
@@ -42,7 +44,9 @@ func several(s examination) ([]Finding, error) {
 		return nil, nil
 	}
 	nccl, harmless := false, len(near) == 0
+	var unshown []string
 	for _, p := range holders {
+		unshown = append(unshown, p.unshown())
 		uses, set, err := s.nccl(p.PID)
 		if err != nil {
 			return nil, err
@@ -53,7 +57,7 @@ func several(s examination) ([]Finding, error) {
 		return nil, nil
 	}
 	m := Finding{
-		Problem: fmt.Sprintf("%s use GPUs, and may share device memory, which the driver cannot restore", list(all)),
+		Problem: fmt.Sprintf("%s use GPUs, and may share device memory, which the driver cannot restore%s", list(all), strings.Join(unshown, "")),
 		Hint:    "if they share none (no CUDA IPC, no NCCL with its defaults), override it",
 	}
 	if nccl {
@@ -68,6 +72,14 @@ func several(s examination) ([]Finding, error) {
 
 // shown reports whether all that a process shares is known, and goes with its memory.
 func (p cudaProcess) shown() bool { return p.shared != nil && p.shared.Unknown == "" }
+
+// unshown says what of it is not known, after a problem; empty: nothing can be said.
+func (p cudaProcess) unshown() string {
+	if p.shared == nil || p.shared.Unknown == "" {
+		return ""
+	}
+	return fmt.Sprintf("; process %d: %s", p.PID, p.shared.Unknown)
+}
 
 // nccl reports whether a process has loaded NCCL, and was started with the settings that make it share nothing.
 func (s examination) nccl(pid int) (uses, set bool, err error) {
@@ -128,11 +140,11 @@ func peer(s examination) (found []Finding, err error) {
 				devices = append(devices, u.UUID)
 			}
 		}
-		if len(devices) < 2 {
+		if len(devices) < 2 || p.shown() {
 			continue
 		}
 		found = append(found, Finding{
-			Problem: fmt.Sprintf("%s uses %d GPUs (%s), and may have made the memory of one accessible to another", p, len(devices), s.label(devices)),
+			Problem: fmt.Sprintf("%s uses %d GPUs (%s), and may have made the memory of one accessible to another%s", p, len(devices), s.label(devices), p.unshown()),
 			Hint:    "use one process for each GPU, or, if it does not copy between them, override it",
 		})
 	}

@@ -43,7 +43,7 @@ func (e *Engine) match(ctx context.Context, all []*given) error {
 		if err != nil {
 			return err
 		}
-		g.imports, g.shares = nil, len(list) > 0
+		g.imports = nil
 		for _, p := range list {
 			if p.Import {
 				imports = append(imports, passed{p, g})

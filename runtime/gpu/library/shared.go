@@ -14,7 +14,8 @@ import (
 type Books struct {
 	Exports, Imports int
 	Apart            int    // imports that are not there, and without which the gate stays closed
-	Unknown          string // how the process shares memory that is not in the books; empty: not at all
+	Peers            int    // contexts that have access to the memory of other GPUs
+	Unknown          string // what of it is not in the books, or could not be put back; empty: nothing
 }
 
 // Passed is a descriptor by which the process has given memory to others, or has got it from them.

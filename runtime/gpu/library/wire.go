@@ -34,7 +34,7 @@ const (
 	making  kind = 9 // count of all, u32 number; answer: u32 number, with a descriptor
 	filled  kind = 10
 
-	books     kind = 11 // answer: u32 exports, imports, imports that are not there; how else it shares memory, to the end
+	books     kind = 11 // answer: u32 exports, imports, imports that are not there, contexts with access to other GPUs; what else it shares, to the end
 	shared    kind = 12 // answers of entries of Passed, with a descriptor each
 	parting   kind = 13
 	exporting kind = 14 // u32 number of memory; answer: the same, with a descriptor
@@ -113,13 +113,13 @@ func decodeHello(payload []byte) (Hello, error) {
 
 // decodeBooks reads the answer to books.
 func decodeBooks(payload []byte) (Books, error) {
-	const fixed = 12
+	const fixed = 16
 	if len(payload) < fixed || len(payload) > fixed+1024 {
 		return Books{}, errShort
 	}
 	n := func(at int) int { return int(binary.LittleEndian.Uint32(payload[at:])) }
-	b := Books{Exports: n(0), Imports: n(4), Apart: n(8), Unknown: printable(payload[fixed:])}
-	if b.Exports > maxPieces || b.Imports > maxPieces || b.Apart > b.Imports {
+	b := Books{Exports: n(0), Imports: n(4), Apart: n(8), Peers: n(12), Unknown: printable(payload[fixed:])}
+	if b.Exports > maxPieces || b.Imports > maxPieces || b.Apart > b.Imports || b.Peers > maxPieces {
 		return Books{}, fmt.Errorf("it says that it has exported memory %d times and imported it %d times, of which %d are not there", b.Exports, b.Imports, b.Apart)
 	}
 	return b, nil

@@ -4,6 +4,7 @@
 #include "capture.h"
 #include "hooks.h"
 #include "ipc.h"
+#include "peers.h"
 #include "range.h"
 #include "thread.h"
 
@@ -81,6 +82,7 @@ static void free_of(CUcontext context)
 	struct range r;
 
 	capture_context_ended(context);
+	peers_context_ended(context);
 	while (table_take_of(context, &r))
 		range_free(&r);
 	borrow_context_ended(context);
@@ -154,44 +156,6 @@ CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device)
 	CUcontext before = primary(device);
 
 	return ended(driver.cuDevicePrimaryCtxReset_v2(device), device, before);
-}
-
-// devices gives the device of the current context and that of another one.
-static int devices(CUcontext peer, CUdevice *own, CUdevice *other)
-{
-	CUresult r = driver.cuCtxGetDevice(own);
-
-	if (r != CUDA_SUCCESS || driver.cuCtxPushCurrent_v2(peer) != CUDA_SUCCESS)
-		return 0;
-	r = driver.cuCtxGetDevice(other);
-	driver.cuCtxPopCurrent_v2(&peer);
-	return r == CUDA_SUCCESS;
-}
-
-// Access is between contexts for the driver's memory, and between devices for memory with handles.
-CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
-{
-	CUresult r = driver.cuCtxEnablePeerAccess(peer, flags);
-	CUdevice own, other;
-
-	if (r != CUDA_SUCCESS || !devices(peer, &own, &other))
-		return r;
-	r = range_access(other, own, 1);
-	if (r != CUDA_SUCCESS) {
-		range_access(other, own, 0);
-		driver.cuCtxDisablePeerAccess(peer);
-	}
-	return r;
-}
-
-CUresult hook_cuCtxDisablePeerAccess(CUcontext peer)
-{
-	CUresult r = driver.cuCtxDisablePeerAccess(peer);
-	CUdevice own, other;
-
-	if (r == CUDA_SUCCESS && devices(peer, &own, &other))
-		range_access(other, own, 0);
-	return r;
 }
 
 static CUresult with(CUcontext context, CUresult (*f)(CUcontext context))

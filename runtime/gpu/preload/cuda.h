@@ -105,6 +105,10 @@ enum {
 	X(cuStreamDestroy_v2, (CUstream stream)) \
 	X(cuMemAlloc_v2, (CUdeviceptr *pointer, size_t bytes)) \
 	X(cuMemAllocPitch_v2, (CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)) \
+	X(cuMemAllocAsync, (CUdeviceptr *pointer, size_t bytes, CUstream stream)) \
+	X(cuMemAllocAsync_ptsz, (CUdeviceptr *pointer, size_t bytes, CUstream stream)) \
+	X(cuMemAllocFromPoolAsync, (CUdeviceptr *pointer, size_t bytes, void *pool, CUstream stream)) \
+	X(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr *pointer, size_t bytes, void *pool, CUstream stream)) \
 	X(cuMemFree_v2, (CUdeviceptr pointer)) \
 	X(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream)) \
 	X(cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream)) \

@@ -7,6 +7,7 @@
 #include "gate.h"
 #include "ipc.h"
 #include "limits.h"
+#include "peers.h"
 #include "table.h"
 #include "thread.h"
 #include "virtual.h"
@@ -37,6 +38,7 @@ static void child(void)
 	thread_forked();
 	table_forked();
 	virtual_forked();
+	peers_forked();
 	lend_forked();
 	borrow_forked();
 	contexts_forked();

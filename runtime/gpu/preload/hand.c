@@ -8,6 +8,7 @@
 #include "gate.h"
 #include "limits.h"
 #include "own.h"
+#include "peers.h"
 #include "range.h"
 #include "shared.h"
 #include "thread.h"
@@ -217,6 +218,8 @@ CUresult hand_release(void)
 	}
 	state = GIVEN;
 	if (r == CUDA_SUCCESS)
+		r = peers_take_away();
+	if (r == CUDA_SUCCESS)
 		limits_lower(); // the driver's checkpoint is next
 	return r;
 }
@@ -250,12 +253,15 @@ static void allow(size_t count)
 // come_back is for the beginning of each way back.
 static CUresult come_back(size_t count)
 {
+	CUresult r;
+
 	if (state != GIVEN)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	detach(); // what a conversation before this one has left
 	if (count != listed_pieces())
 		return CUDA_ERROR_INVALID_VALUE;
-	return limits_set_back(); // before memory takes the room for it
+	r = peers_give_back();
+	return r == CUDA_SUCCESS ? limits_set_back() : r; // before memory takes the room for it
 }
 
 CUresult hand_part(void)

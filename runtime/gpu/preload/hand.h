@@ -42,10 +42,10 @@ void hand_given(void);
 // hand_part lets go of what is imported, and of all descriptors of memory that is shared. From then on no end of a conversation opens the gate: others wait for this process's memory. It
 // comes ahead of hand_release where anything is shared, in all processes that share. After an error it can be done again, or imports be brought back.
 CUresult hand_part(void);
-// hand_release unmaps and releases all of it, and lowers limits around the driver's checkpoint. After an error all of it is there; where even that
+// hand_release unmaps and releases all of it, takes away access between GPUs, and lowers limits around the driver's checkpoint. After an error all of it is there; where even that
 // could not be done, none, and the state is GIVEN.
 CUresult hand_release(void);
-// hand_attach_begin, which sets limits back, and hand_attach for each piece in order with a descriptor that it takes over. After an error none is attached.
+// hand_attach_begin, which gives access back and sets limits back, and hand_attach for each piece in order with a descriptor that it takes over. After an error none is attached.
 CUresult hand_attach_begin(size_t count);
 CUresult hand_attach(uint32_t number, int fd);
 // hand_attach_settle waits for what is being copied of those before, and comes ahead of an answer and of the end.

@@ -4,6 +4,7 @@
 #include "gate.h"
 #include "able.h"
 #include "hand.h"
+#include "peers.h"
 #include "shared.h"
 #include "thread.h"
 
@@ -244,14 +245,16 @@ static int make(int socket, const struct message *m)
 
 static int books(int socket, const struct message *m)
 {
-	struct { uint32_t exports, imports, apart; char reason[512]; } text = {0};
+	struct { uint32_t exports, imports, apart, peers; char reason[512]; } text = {0};
+	const char *reason = unknown_reason() ? unknown_reason() : peers_reason();
 	struct shares s = shared_count();
 
 	text.exports = s.exports;
 	text.imports = s.imports;
 	text.apart = s.apart;
-	if (unknown_reason())
-		snprintf(text.reason, sizeof(text.reason), "%s", unknown_reason());
+	text.peers = peers_count();
+	if (reason)
+		snprintf(text.reason, sizeof(text.reason), "%s", reason);
 	return answer(socket, m, (struct header){0}, &text, offsetof(__typeof__(text), reason) + strlen(text.reason), NULL, 0);
 }
 
