@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"strconv"
+	"time"
 )
 
 // sharedCases are containers whose processes share device memory by descriptors.
@@ -10,6 +11,11 @@ func sharedCases() []testCase {
 	nccl := func(way string) func(context.Context, *bench, *result) error {
 		return func(ctx context.Context, b *bench, r *result) error {
 			return b.handing(ctx, r, b.ranks(r.Case, way).keeper(), true, "--tcp-established")
+		}
+	}
+	rank := func(name string) func(context.Context, *bench, *result) error {
+		return func(ctx context.Context, b *bench, r *result) error {
+			return b.handing(ctx, r, b.rankProgram(r, name).keeper(), true, "--tcp-established")
 		}
 	}
 	return []testCase{
@@ -20,6 +26,13 @@ func sharedCases() []testCase {
 		{"keeper-nccl-default", "two ranks of NCCL over NVLink, its defaults but for multicast", 2, 90, 16, nccl("")},
 		{"keeper-nccl-graph", "the same with all-reduces in a CUDA graph", 2, 90, 16, nccl("graph")},
 		{"keeper-nccl-symmetric", "the same with PyTorch's symmetric memory", 2, 90, 16, nccl("symmetric")},
+		{"keeper-nccl-15", "two ranks of NCCL with 15 GiB each", 2, 150, 140, nccl("15")},
+		{"keeper-ddp", "torchrun: DDP with two loader workers a rank", 2, 90, 16, rank("ddp")},
+		{"keeper-fsdp", "torchrun: FSDP with two loader workers a rank", 2, 90, 16, rank("fsdp")},
+		{"keeper-tensor", "torchrun: a language model of 8 billion parameters, tensor-parallel: the same tokens", 2, 150, 80, rank("tensor")},
+		{"keeper-pipeline", "torchrun: a pipeline of two stages", 2, 90, 16, rank("pipeline")},
+		{"keeper-device-map", "one process on two GPUs: accelerate's layout, copies from GPU to GPU", 2, 90, 16, runDeviceMap},
+		{"keeper-nccl-steady", "all-reduces with and without the library", 2, 90, 16, runNCCLSteady},
 		{"keeper-nccl-exchanged", "two ranks of NCCL, restored with the GPUs exchanged", 2, 90, 16, exchanged(func(b *bench, r *result) *container { return b.ranks(r.Case, "") }, "--tcp-established")},
 	}
 }
@@ -45,4 +58,23 @@ func exchanged(make func(*bench, *result) *container, flags ...string) func(cont
 	return func(ctx context.Context, b *bench, r *result) error {
 		return b.journey(ctx, r, make(b, r).keeper(), route{checkpoint: flags, restore: []string{"--gpu", "0=1", "--gpu", "1=0"}})
 	}
+}
+
+// rankProgram is a program that torchrun starts on two GPUs.
+func (b *bench) rankProgram(r *result, name string) *container {
+	c := b.several(b.python(r.Case, "rank_programs.py", name))
+	c.flags = append(c.flags, "--annotation", "io.cryo.io-uring=refuse", "--hostname", hostname)
+	return c
+}
+
+// runDeviceMap moves one process on two GPUs, which give each other access to their memory.
+func runDeviceMap(ctx context.Context, b *bench, r *result) error {
+	c := b.rankProgram(r, "device-map").keeper()
+	c.members = 1
+	return b.handing(ctx, r, c, true)
+}
+
+// runNCCLSteady measures what ranks pay while nothing is saved.
+func runNCCLSteady(ctx context.Context, b *bench, r *result) error {
+	return b.steady(ctx, r, time.Second, 40*time.Second, func(id string) *container { return b.several(b.python(id, "nccl_steady.py")) })
 }

@@ -37,7 +37,7 @@ func runKeeperSteady(ctx context.Context, b *bench, r *result) error {
 		{[]string{"/gpu/steady"}, 600 * time.Millisecond, 18 * time.Second},
 		{[]string{python3(), "/gpu/torch_steady.py"}, time.Second, 30 * time.Second},
 	} {
-		if err := b.steady(ctx, r, p.program, p.each, p.most); err != nil {
+		if err := b.steady(ctx, r, p.each, p.most, func(id string) *container { return b.container(id, p.program...) }); err != nil {
 			return err
 		}
 	}
@@ -45,10 +45,10 @@ func runKeeperSteady(ctx context.Context, b *bench, r *result) error {
 }
 
 // steady measures one program. Containers differ a little from each other whatever they have, so there are two of each kind.
-func (b *bench) steady(ctx context.Context, r *result, program []string, each, most time.Duration) error {
+func (b *bench) steady(ctx context.Context, r *result, each, most time.Duration, made func(id string) *container) error {
 	var all []*container
 	for _, name := range []string{"without-1", "with-1", "without-2", "with-2"} {
-		c := b.container(r.Case+"-"+name, program...)
+		c := made(r.Case + "-" + name)
 		if strings.HasPrefix(name, "with-") {
 			c.keeper()
 		}
@@ -102,7 +102,7 @@ func (b *bench) steady(ctx context.Context, r *result, program []string, each, m
 		}
 	}
 	if len(costs) == 0 {
-		return fmt.Errorf("%s has measured nothing", strings.Join(program, " "))
+		return fmt.Errorf("%s has measured nothing", strings.Join(all[0].program, " "))
 	}
 	r.Costs = append(r.Costs, costs...)
 	for _, c := range costs {

@@ -130,13 +130,12 @@ def pattern(seed):
 class Memory:
     """What a process can be told to do. Allocations and descriptors have names; devices have their numbers in the process."""
 
-    def __init__(self):
+    def __init__(self, device=0):
         call("cuInit", 0)
         self.contexts, self.modules = {}, {}
         self.handles, self.addresses, self.descriptors, self.types, self.devices = {}, {}, {}, {}, {}
         self.events = {}
-        self.device = 0
-        self.use(0)
+        self.use(device)
 
     def use(self, device):
         """Makes a device the one that what follows is about."""

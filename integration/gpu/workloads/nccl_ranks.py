@@ -1,8 +1,8 @@
 """Two processes, one a GPU, that reduce over NCCL; each answers for itself.
 
-    nccl_ranks.py [graph | symmetric]
+    nccl_ranks.py [graph | symmetric | GIB]
 
-With graph they also replay a CUDA graph that holds an all-reduce, with symmetric they also reduce PyTorch's symmetric memory. Multicast
+Each has 256 MiB, or so many GiB of random bytes. With graph they also replay a CUDA graph that holds an all-reduce, with symmetric they also reduce PyTorch's symmetric memory. Multicast
 is left to the environment: NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 turn it off.
 """
 
@@ -30,10 +30,12 @@ torch.cuda.set_device(rank)
 dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
 kept = torch.full((64 << 20,), float(rank + 1), device="cuda")
 dist.all_reduce(kept)
+way = sys.argv[1] if len(sys.argv) > 1 else ""
+more_bytes = [torch.randint(-(1 << 62), 1 << 62, (128 << 20,), device="cuda") for _ in range(int(way) if way.isdigit() else 0)]
+sums = [int(part.sum()) for part in more_bytes]
 torch.cuda.synchronize()
 rounds = 0
 right = True
-way = sys.argv[1] if len(sys.argv) > 1 else ""
 
 if way == "graph":
     inside = torch.ones(1 << 20, device="cuda")
@@ -52,7 +54,7 @@ elif way == "symmetric":
 
 def more(value, total):
     """Reduces by the other way as well."""
-    if not way:
+    if not way or more_bytes:
         return True
     inside.fill_(value)
     if way == "graph":
@@ -75,7 +77,8 @@ def tick():
 
 
 def check():
-    return right and bool((kept == 3.0).all()), {"rounds": rounds, "rank": rank}
+    same = sums == [int(part.sum()) for part in more_bytes]
+    return right and same and bool((kept == 3.0).all()), {"rounds": rounds, "rank": rank}
 
 
 Desk(rank).serve({"check": check}, tick)

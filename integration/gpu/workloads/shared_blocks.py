@@ -28,10 +28,10 @@ from ask import Desk
 from driver_calls import SIZE, Memory, call, pattern, word
 import ctypes as C
 
-memory = Memory()
+call("cuInit", 0)
 devices = C.c_int()
 call("cuDeviceGetCount", C.byref(devices))
-memory.use(rank % devices.value)
+memory = Memory(rank % devices.value)
 memory.make("own", rank)
 memory.allocate("sum", 0)
 for other in range(count):

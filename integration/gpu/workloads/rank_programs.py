@@ -1,0 +1,192 @@
+"""Programs on several GPUs as the manuals of public libraries show them: one process a GPU, started by torchrun, or one process on all. An epoch begins from seeds, and must give what the first
+gave, bit for bit; each rank answers for itself.
+
+    rank_programs.py NAME
+
+NAME is ddp, fsdp, tensor, pipeline, or device-map, which is one process.
+"""
+
+import os
+import sys
+
+os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+
+from programs import Run, torch_seeded
+
+
+def launch():
+    """Becomes torchrun, which starts a rank for each GPU. Where the store keeps its connections, and what CRIU does not take (io_uring), is said in the environment."""
+    settings = {"UV_USE_IO_URING": "0", "USE_LIBUV": "0"}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=gpu"]
+    os.execve(sys.executable, launcher + sys.argv, os.environ | settings)
+
+
+def begin():
+    torch = torch_seeded()
+    import torch.distributed as dist
+
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    return torch, dist, dist.get_rank()
+
+
+class Lines:
+    """Made, not read: each worker computes its own from the index."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, i):
+        import torch
+
+        return torch.rand(32, 256, generator=torch.Generator().manual_seed(i)), i % 10
+
+
+def encoder(torch):
+    layer = torch.nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.0, batch_first=True)
+    return torch.nn.Sequential(torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False), torch.nn.Flatten(), torch.nn.Linear(32 * 256, 10)).cuda().train()
+
+
+def training(wrap):
+    torch, dist, rank = begin()
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    sampler = torch.utils.data.DistributedSampler(Lines(), shuffle=True, seed=1)
+    data = torch.utils.data.DataLoader(Lines(), 8, sampler=sampler, num_workers=2, pin_memory=True, persistent_workers=True)
+    torch_seeded()
+    start = {name: value.clone() for name, value in encoder(torch).state_dict().items()}
+    plain = encoder(torch)
+    model = wrap(torch, plain)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    whole = {name: value.clone() if hasattr(value, "clone") else value for name, value in model.state_dict().items()} if wrap is sharded else None
+
+    def epoch():
+        torch_seeded()
+        with torch.no_grad():
+            if whole is None:
+                plain.load_state_dict(start)
+            else:
+                model.load_state_dict(whole)
+        optimizer.state.clear()
+        sampler.set_epoch(0)
+        for x, y in data:
+            loss = torch.nn.functional.cross_entropy(model(x.cuda(non_blocking=True)), y.cuda(non_blocking=True))
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            dist.all_reduce(total := loss.detach().double())
+            yield total.item()
+
+    return epoch, rank
+
+
+def replicated(torch, model):
+    return torch.nn.parallel.DistributedDataParallel(model)
+
+
+def sharded(torch, model):
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model[0].layers:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def llama(torch, layers, width=4096):
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.set_default_dtype(torch.bfloat16)
+    config = LlamaConfig(
+        hidden_size=width, intermediate_size=width * 7 // 2, num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=8, vocab_size=32000, max_position_embeddings=4096
+    )
+    with torch.device("cuda"):
+        return LlamaForCausalLM(config).eval()
+
+
+def generated(torch, model):
+    prompt = torch.arange(1, 65, device="cuda")[None]
+    with torch.inference_mode():
+        return model.generate(prompt, max_new_tokens=16, do_sample=False, pad_token_id=0)[0, 64:].tolist()
+
+
+def tensor():
+    """A language model of the shape of Llama 3 8B, each layer cut into parts for all ranks."""
+    torch, dist, rank = begin()
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = llama(torch, int(os.environ.get("LAYERS", "32")))
+    cut = {f"self_attn.{n}_proj": ColwiseParallel() for n in "qkv"} | {f"mlp.{n}_proj": ColwiseParallel() for n in ("gate", "up")}
+    cut |= {"self_attn.o_proj": RowwiseParallel(), "mlp.down_proj": RowwiseParallel()}
+    mesh = init_device_mesh("cuda", (dist.get_world_size(),))
+    for layer in model.model.layers:
+        parallelize_module(layer, mesh, cut)
+    torch.cuda.empty_cache()
+
+    def epoch():
+        yield generated(torch, model)
+
+    return epoch, rank
+
+
+def pipeline():
+    """Two stages: the first rank sends what it has computed to the next, which sends the sum back."""
+    torch, dist, rank = begin()
+    world = dist.get_world_size()
+    stage = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()
+
+    def epoch():
+        for i in range(8):
+            x = torch.full((256, 1024), i / 8, device="cuda")
+            with torch.no_grad():
+                if rank:
+                    dist.recv(x, rank - 1)
+                x = stage(x)
+                if rank < world - 1:
+                    dist.send(x, rank + 1)
+                total = x.double().sum()
+                dist.broadcast(total, world - 1)
+            yield total.item()
+
+    return epoch, rank
+
+
+def device_map():
+    """One process whose model lies on all GPUs, as accelerate lays it out."""
+    torch = torch_seeded()
+    from accelerate import dispatch_model
+
+    model = llama(torch, 8, 2048)
+    count = torch.cuda.device_count()
+    places = {"model.embed_tokens": 0, "model.rotary_emb": 0, "model.norm": count - 1, "lm_head": count - 1}
+    places |= {f"model.layers.{i}": i * count // 8 for i in range(8)}
+    model = dispatch_model(model, places)
+    copied = torch.full((64 << 20,), 1.0, device="cuda:0")
+
+    def epoch():
+        yield generated(torch, model)
+        for other in range(1, count):
+            yield (copied.to(f"cuda:{other}") + other).sum(dtype=torch.float64).item()
+
+    return epoch, 0
+
+
+PROGRAMS = {"ddp": lambda: training(replicated), "fsdp": lambda: training(sharded), "tensor": tensor, "pipeline": pipeline, "device-map": device_map}
+
+
+def main():
+    if sys.argv[1] != "device-map" and "RANK" not in os.environ:
+        launch()
+    epoch, rank = PROGRAMS[sys.argv[1]]()
+    run = Run(epoch)
+    while run.epochs < 1:
+        run.tick()
+    from ask import Desk
+
+    Desk(rank).serve({"check": run.whole}, run.tick, pause=0.02)
+
+
+if __name__ == "__main__":
+    main()
