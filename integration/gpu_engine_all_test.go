@@ -127,7 +127,6 @@ func TestGPUKeeperEngineFallbacks(t *testing.T) {
 		flags []string
 		why   string
 	}{
-		"legacy IPC":    {ask: "ipc", why: "cudaIpcGetMemHandle"},
 		"multicast":     {ask: "multicast", why: "cuMulticastAddDevice"},
 		"engine driver": {flags: []string{"--gpu-engine", "driver"}, why: "does not take"},
 	} {

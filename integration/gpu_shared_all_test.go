@@ -110,3 +110,40 @@ func TestGPUSharedKilled(t *testing.T) {
 		}
 	}
 }
+
+// TestGPUSharedRestoreFails has each call of the driver that puts sharing together fail in a restore, and a process die at it: nothing of the container is left, and the reason is told. The next
+// restore succeeds.
+func TestGPUSharedRestoreFails(t *testing.T) {
+	_, b := gpuPair(t)
+	ownOrder(t, b)
+	ref, before := gpuSnapshot(t, heeding, sharingAll(3)...)
+	id := name(t)
+	cleanup(t, b, id)
+	args := []string{"restore", ref, "--name", id, "--plain-http", "--allow", "devices"}
+	for _, call := range []string{"cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess"} {
+		for _, pass := range []int{0, 3, 4} {
+			if call == "cuMemExportToShareableHandle" && pass > 0 {
+				continue // each has one
+			}
+			for _, what := range []string{"error 1 always", "exit"} {
+				t.Run(fmt.Sprintf("%s after %d: %s", call, pass, what), func(t *testing.T) {
+					ownOrder(t, b, slices.Concat(slices.Repeat([]string{call + " 2 pass"}, pass), []string{call + " 2 " + what})...)
+					unchanged(t, b, func() {
+						r := quietly(b.Cryo(t.Context(), args...))
+						t.Logf("exit code %d: %s", r.Code, r.Stderr)
+						if done, err := b.OwnOrdersDone(); err != nil || what == "exit" && done != pass+1 {
+							t.Errorf("%d orders were carried out, %v", done, err)
+						}
+						refusal(t, r, codeAborted, "")
+					})
+					alone(t, b)
+				})
+			}
+		}
+	}
+	ownOrder(t, b)
+	must(t, b.Cryo(t.Context(), args...))
+	goneOn(t, before, unharmed(t, b, id, before))
+	shareOn(t, b, id, 3)
+	alone(t, b)
+}

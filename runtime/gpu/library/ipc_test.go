@@ -248,3 +248,39 @@ func TestIPCNamespaces(t *testing.T) {
 		})
 	}
 }
+
+// TestIPCClosing opens memory while a host talks to the owner's library, its gate closed or open. What is asked for when the host has taken the owner's memory waits until the gate is open again.
+func TestIPCClosing(t *testing.T) {
+	r := newRig(t, 128)
+	owner, other := r.run("--blocks", "5"), r.run("--blocks", "2")
+	handle, sum := owner.lend(0)
+	p, _ := owner.dial()
+	other.borrows(handle, sum)
+	other.Does("return")
+	owner.Must(p.Close(t.Context(), patient))
+	other.borrows(handle, sum)
+	other.Does("return")
+	owner.given(p)
+	failed := make(chan error, 1)
+	go func() {
+		got, err := other.Ask("borrow "+handle, patient)
+		if err == nil && (!got.OK || got.State.Processes[0].Sum != sum) {
+			err = fmt.Errorf("%+v", got)
+		}
+		failed <- err
+	}()
+	select {
+	case err := <-failed:
+		t.Errorf("opened when its owner has given its memory: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	owner.Must(p.Open())
+	owner.Must(p.HangUp())
+	if err := <-failed; err != nil {
+		t.Error(err)
+	}
+	owner.works()
+	other.works()
+	owner.quiet()
+	owner.whole()
+}

@@ -31,6 +31,8 @@ static size_t listed_count;
 
 int hand_state(void) { return state; }
 
+int hand_lends(void) { return state == WHOLE || (state == CLOSED && !given && !parted); }
+
 static size_t listed_pieces(void)
 {
 	size_t n = 0;

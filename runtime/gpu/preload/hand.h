@@ -7,6 +7,8 @@
 // The states the host knows.
 enum { WHOLE = 0, CLOSED = 1, GIVEN = 2 };
 int hand_state(void);
+// hand_lends is true as long as other processes may get memory by handles of legacy IPC: the host does not know yet what is shared.
+int hand_lends(void);
 
 // hand_pieces counts the pieces that there are to hand over, hand_foreign those that are there and not the process's own.
 size_t hand_pieces(void);

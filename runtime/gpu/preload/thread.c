@@ -21,11 +21,14 @@
 // What the host has, ms: to come for the socket, and to say something more.
 #define COME 5000
 #define SAY 60000
+// LOOK is how often the thread looks meanwhile whether another process asks for memory, ms.
+#define LOOK 5
 
 static int runs;
 static pid_t id;
 static int own = -1, shown = -1; // ends of the socket pair; under descriptors
 static pthread_mutex_t descriptors = PTHREAD_MUTEX_INITIALIZER;
+static int again; // another host has come meanwhile
 
 void thread_hold(void) { pthread_mutex_lock(&descriptors); }
 void thread_let_go(void) { pthread_mutex_unlock(&descriptors); }
@@ -54,6 +57,22 @@ static int show(void)
 	return 1;
 }
 
+// lend_meanwhile serves another process that asks for memory while a host talks: its program waits for it in a call, without which its gate cannot be closed.
+static void lend_meanwhile(void)
+{
+	const struct timespec none = {0};
+	siginfo_t why;
+	sigset_t wake;
+
+	sigemptyset(&wake);
+	sigaddset(&wake, THREAD_WAKE);
+	while (hand_lends() && sigtimedwait(&wake, &why, &none) == THREAD_WAKE)
+		if (why.si_code == SI_QUEUE)
+			lend((uintptr_t)why.si_value.sival_ptr);
+		else
+			again = 1;
+}
+
 // said waits until the host has said something, or has gone.
 static int said(int ms)
 {
@@ -61,12 +80,12 @@ static int said(int ms)
 	int64_t until = now_ns() + ms * INT64_C(1000000);
 	int n;
 
-	while ((n = poll(&p, 1, ms)) < 0 && errno == EINTR) {
-		ms = (until - now_ns()) / 1000000;
-		if (ms < 0)
+	while ((n = poll(&p, 1, LOOK)) <= 0) {
+		if ((n < 0 && errno != EINTR) || now_ns() > until)
 			return 0;
+		lend_meanwhile();
 	}
-	return n > 0;
+	return 1;
 }
 
 // attend serves one host, from the signal to the end of the conversation.
@@ -105,6 +124,8 @@ static void *live(void *unused)
 	id = syscall(SYS_gettid);
 	__atomic_store_n(&runs, 1, __ATOMIC_RELEASE);
 	for (;;) {
+		for (; again; attend())
+			again = 0;
 		if (sigwaitinfo(&wake, &why) != THREAD_WAKE) // a debugger, or CRIU, has interrupted it
 			continue;
 		if (why.si_code == SI_QUEUE)
