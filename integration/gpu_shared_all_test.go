@@ -8,6 +8,34 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
+// TestGPUSharedHost has processes share memory of the host, left running and restored.
+func TestGPUSharedHost(t *testing.T) {
+	a, b := gpuPair(t)
+	id := name(t)
+	live, ref := "gpu/"+id+"-live:1", shared.registry.Reference("gpu/"+id+":1")
+	before := startGPU(t, a, id, onDevices["two GPUs"], "--processes", "3", "--share-host", "4", "--apart", "--blocks", "2")
+	for _, h := range []*lab.Host{a, b} {
+		forget(t, h, live)
+		forget(t, h, ref)
+	}
+	for key := range 2 {
+		must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--gpu-engine", "keeper"))
+		unharmed(t, a, id, before)
+		shareOn(t, a, id, 7+key)
+	}
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
+	if n := imported(t, a, ref); n != 6 {
+		t.Errorf("%d imports are recorded", n)
+	}
+	remove(t.Context(), a, id)
+	cleanup(t, b, id)
+	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
+	goneOn(t, before, unharmed(t, b, id, before))
+	shareOn(t, b, id, 9)
+	alone(t, a)
+	alone(t, b)
+}
+
 // TestGPUSharedJourney has four and eight processes that share memory, on one GPU and by turns on two, go to another host and back, left running, ended and prewarmed.
 func TestGPUSharedJourney(t *testing.T) {
 	for where, flags := range onDevices {

@@ -83,6 +83,8 @@ type GPUImport struct {
 	Memory int `json:"memory"` // its number in the process
 	Owner  int `json:"owner"`  // the PID inside the container
 	Of     int `json:"of"`     // which of the owner's pieces it is, from 0
+	// Host tells that it is memory of the host instead, of which CRIU has the bytes: Of is its number in the owner.
+	Host bool `json:"host,omitempty"`
 }
 
 // Handed is how much device memory the process has handed over, in bytes.
@@ -200,14 +202,14 @@ func (g *GPU) Check() error {
 // checkImports returns an error that says what of memory that processes share cannot be so.
 func (g *GPU) checkImports() error {
 	count := 0
-	pieces := map[int]int{} // of each process
+	pieces, known := map[int]int{}, map[int]bool{} // of each process
 	for _, p := range g.Processes {
-		pieces[p.PID] = len(p.Pieces)
+		pieces[p.PID], known[p.PID] = len(p.Pieces), true
 		count += len(p.Imports)
 	}
 	for _, p := range g.Processes {
 		for _, i := range p.Imports {
-			if i.Memory < 0 || i.Memory > MaxPieces || i.Of < 0 || i.Of >= pieces[i.Owner] || count > MaxPieces {
+			if i.Memory < 0 || i.Memory > MaxPieces || i.Of < 0 || !i.Host && i.Of >= pieces[i.Owner] || i.Of > MaxPieces || !known[i.Owner] || count > MaxPieces {
 				return fmt.Errorf("what its process %d has imported of process %d is not possible", p.PID, i.Owner)
 			}
 		}

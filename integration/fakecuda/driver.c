@@ -102,6 +102,8 @@ static CUresult do_restore(const struct request *request)
 	// As the real driver: a checkpoint succeeds, and its restore does not.
 	if (contexts_have_peers())
 		return CUDA_ERROR_INVALID_VALUE;
+	if (virtual_has_host())
+		return CUDA_ERROR_UNKNOWN;
 	if (virtual_has_imported() || memory_has_opened())
 		return CUDA_ERROR_NOT_SUPPORTED;
 	r = memory_load(request->pairs, request->pairs_count);

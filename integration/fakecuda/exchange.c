@@ -25,11 +25,14 @@ void exchange_begin(void)
 
 static void map(struct shared *s)
 {
-	CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, first}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	CUmemAccessDesc access[] = {
+		{{CU_MEM_LOCATION_TYPE_DEVICE, first}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+		{{CU_MEM_LOCATION_TYPE_HOST_NUMA, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE},
+	};
 
 	must("cuMemAddressReserve", cuda.cuMemAddressReserve(&s->address, bytes, 0, 0, 0));
 	must("cuMemMap", cuda.cuMemMap(s->address, bytes, 0, s->handle, 0));
-	must("cuMemSetAccess", cuda.cuMemSetAccess(s->address, bytes, &access, 1));
+	must("cuMemSetAccess", cuda.cuMemSetAccess(s->address, bytes, access, options.share_host ? 2 : 1));
 }
 
 static void post(int to, int fd)
@@ -48,6 +51,8 @@ CUresult exchange_offer(void)
 	CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, .location = {CU_MEM_LOCATION_TYPE_DEVICE, first}};
 
 	bytes = (size_t)options.share << 20;
+	if (options.share_host)
+		prop.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST_NUMA, 0};
 	must("cuMemCreate", cuda.cuMemCreate(&blocks[number].handle, bytes, &prop, 0));
 	map(&blocks[number]);
 	for (int p = 0; p < options.processes; p++) {

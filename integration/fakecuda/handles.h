@@ -14,6 +14,7 @@ struct handle {
 	int location;  // the device that the driver takes that one for
 	CUmemAllocationProp prop;
 	int fd, imported;
+	int host; // it is memory of the host
 	int retained; // how often, beside the handle that made it
 	int released; // by the program; mappings may still be there
 	int mapped;   // how often

@@ -5,7 +5,9 @@
 #include "orders.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -17,6 +19,7 @@ struct reservation reservations[MOST];
 
 // The value of a handle is its number and a mark, so that a piece of memory cannot be taken for one.
 #define MARK 0xcafe000000ull
+#define HOST_NAME "fakecuda-host"
 
 // handle_of returns what a value is the handle of: memory that is mapped has one still when it is released.
 static struct handle *handle_of(CUmemGenericAllocationHandle value)
@@ -89,16 +92,16 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 {
 	char name[MEMORY_NAME];
 	struct handle *h;
-	int known = prop->location.id >= 0 && prop->location.id < devices_count;
+	int host = prop->location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA, known = !host && prop->location.id >= 0 && prop->location.id < devices_count;
 	CUresult r = orders_on("cuMemCreate", known ? &devices[prop->location.id].uuid : NULL);
 
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = enter();
 	h = handle_new();
-	if (r == CUDA_SUCCESS && (!bytes || bytes % GRANULARITY || flags || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE))
+	if (r == CUDA_SUCCESS && (!bytes || bytes % GRANULARITY || flags || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE && !host)))
 		r = CUDA_ERROR_INVALID_VALUE;
-	if (r == CUDA_SUCCESS && (prop->location.id < 0 || prop->location.id >= devices_count))
+	if (r == CUDA_SUCCESS && !host && (prop->location.id < 0 || prop->location.id >= devices_count))
 		r = CUDA_ERROR_INVALID_DEVICE;
 	if (r == CUDA_SUCCESS && prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
 		r = CUDA_ERROR_NOT_SUPPORTED; // fabric handles, say
@@ -106,13 +109,16 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (r == CUDA_SUCCESS && !held_open())
 		r = CUDA_ERROR_OPERATING_SYSTEM;
-	if (r == CUDA_SUCCESS)
+	if (r == CUDA_SUCCESS && host)
+		r = (h->fd = memfd_create(HOST_NAME, MFD_CLOEXEC)) < 0 || ftruncate(h->fd, bytes) ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+	else if (r == CUDA_SUCCESS)
 		r = directory_create(&devices[prop->location.id], bytes, name, &h->fd);
 	if (r == CUDA_SUCCESS && pwrite(h->fd, "left", 4, bytes - bytes / 4) != 4) // new memory has what others have left there
 		r = CUDA_ERROR_OPERATING_SYSTEM;
 	if (r == CUDA_SUCCESS) {
 		h->bytes = bytes;
-		h->device = h->location = prop->location.id;
+		h->device = h->location = host ? 0 : prop->location.id;
+		h->host = host;
 		h->prop = *prop;
 		*handle = value_of(h);
 	}
@@ -246,7 +252,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
 		return r;
 	r = enter();
 	h = handle_of(handle);
-	apart = h && h->imported && !contexts_on(h->location); // by this mark NVML tells it from what the process has on that device
+	apart = h && h->imported && !h->host && !contexts_on(h->location); // by this mark NVML tells it from what the process has on that device
 	while (m < mappings + MOST && m->address)
 		m++;
 	if (r == CUDA_SUCCESS && (!h || !bytes || bytes % GRANULARITY || offset || bytes > h->bytes || flags || !reserved(pointer, bytes)))
@@ -291,13 +297,14 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc
 		return r;
 	r = enter();
 	for (size_t i = 0; r == CUDA_SUCCESS && i < count; i++)
-		if (access[i].location.id < 0 || access[i].location.id >= devices_count)
+		if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && (access[i].location.id < 0 || access[i].location.id >= devices_count))
 			r = CUDA_ERROR_INVALID_DEVICE;
 	if (r == CUDA_SUCCESS && (!count || !full(pointer, bytes)))
 		r = CUDA_ERROR_INVALID_VALUE;
 	for (struct mapping *m = mappings; r == CUDA_SUCCESS && m < mappings + MOST; m++)
 		for (size_t i = 0; m->address && (CUdeviceptr)m->address - pointer < bytes && i < count; i++)
-			m->access[access[i].location.id] = access[i].flags;
+			if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+				m->access[access[i].location.id] = access[i].flags;
 	return leave(r);
 }
 
@@ -375,7 +382,8 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmem
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS) {
 		*prop = h->prop;
-		prop->location.id = h->location;
+		if (!h->host)
+			prop->location.id = h->location;
 	}
 	return leave(r);
 }
@@ -393,9 +401,21 @@ static int taken_for(int device)
 	return -1;
 }
 
+// is_host is true for a descriptor of memory of the host.
+static int is_host(int fd)
+{
+	char link[64], path[PATH_MAX];
+	ssize_t n;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	n = readlink(link, path, sizeof(path) - 1);
+	path[n < 0 ? 0 : n] = 0;
+	return strstr(path, "/memfd:" HOST_NAME) != NULL;
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
 {
-	int fd = (intptr_t)shared, device = directory_device(devices, devices_count, fd);
+	int fd = (intptr_t)shared, host = is_host(fd), device = host ? 0 : directory_device(devices, devices_count, fd);
 	CUresult r = orders_on("cuMemImportFromShareableHandle", device < 0 ? NULL : &devices[device].uuid);
 	struct handle *h;
 	int location = -1;
@@ -407,7 +427,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	if (r == CUDA_SUCCESS && (device < 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS) {
-		location = taken_for(device);
+		location = host ? 0 : taken_for(device);
 		r = location < 0 ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 	}
 	if (r == CUDA_SUCCESS && !h)
@@ -424,7 +444,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 			.bytes = st.st_size,
 			.device = device,
 			.location = location,
-			.prop = {CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, {CU_MEM_LOCATION_TYPE_DEVICE, location}, 0, {0}},
+			.host = host,
+			.prop = {CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, {host ? CU_MEM_LOCATION_TYPE_HOST_NUMA : CU_MEM_LOCATION_TYPE_DEVICE, location}, 0, {0}},
 			.fd = own,
 			.imported = 1,
 		};
@@ -478,6 +499,14 @@ struct marks *virtual_marks(CUdeviceptr pointer)
 	struct mapping *m = inside(pointer, 1);
 
 	return m ? &m->marks : NULL;
+}
+
+int virtual_has_host(void)
+{
+	for (struct mapping *m = mappings; m < mappings + MOST; m++)
+		if (m->address && m->handle->host)
+			return 1;
+	return 0;
 }
 
 int virtual_has_imported(void)

@@ -21,6 +21,7 @@ int virtual_types(CUdeviceptr pointer); // of handles that what is mapped there 
 struct marks *virtual_marks(CUdeviceptr pointer); // of that, or NULL
 size_t virtual_bytes(void);     // of all
 int virtual_has_imported(void); // memory of another process
+int virtual_has_host(void);     // memory of the host is mapped
 // virtual_save makes all of it anonymous memory of the process. The way back has two steps, so that nothing has changed where there is no
 // room: virtual_make for the files, on the devices as they will be, and then virtual_load or virtual_drop.
 CUresult virtual_save(void);

@@ -21,11 +21,19 @@ func sharedCases() []testCase {
 	return []testCase{
 		{"keeper-shared", "two processes on a GPU that share memory by descriptors", 1, 40, 8, sharedBlocks(2)},
 		{"keeper-shared-eight", "eight on a GPU", 1, 60, 8, sharedBlocks(8)},
+		{"keeper-shared-host", "two processes that share memory of the host by descriptors", 1, 40, 8, func(ctx context.Context, b *bench, r *result) error {
+			c := b.sharedBlocks(r, 2).keeper()
+			c.program = append(c.program, "host")
+			return b.journey(ctx, r, c, route{live: true})
+		}},
 		{"keeper-shared-both", "two processes, a GPU each, that share memory by descriptors", 2, 40, 8, sharedBlocks(2, 0, 1)},
 		{"keeper-shared-exchanged", "the same, restored with the GPUs exchanged", 2, 60, 8, exchanged(func(b *bench, r *result) *container { return b.sharedBlocks(r, 2, 0, 1) })},
 		{"keeper-nccl-default", "two ranks of NCCL over NVLink, its defaults but for multicast", 2, 90, 16, nccl("")},
 		{"keeper-nccl-graph", "the same with all-reduces in a CUDA graph", 2, 90, 16, nccl("graph")},
 		{"keeper-nccl-symmetric", "the same with PyTorch's symmetric memory", 2, 90, 16, nccl("symmetric")},
+		{"keeper-nccl-host", "two ranks of NCCL that reach each other through the host (NCCL_P2P_DISABLE=1)", 2, 90, 16, func(ctx context.Context, b *bench, r *result) error {
+			return b.handing(ctx, r, b.ranks(r.Case, "", "NCCL_P2P_DISABLE=1").keeper(), true, "--tcp-established")
+		}},
 		{"keeper-nccl-15", "two ranks of NCCL with 15 GiB each", 2, 150, 140, nccl("15")},
 		{"keeper-ddp", "torchrun: DDP with two loader workers a rank", 2, 90, 16, rank("ddp")},
 		{"keeper-fsdp", "torchrun: FSDP with two loader workers a rank", 2, 90, 16, rank("fsdp")},

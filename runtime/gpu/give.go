@@ -94,7 +94,7 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 // books returns what the library knows of memory that the process shares.
 func (g *given) books() (*library.Books, error) {
 	b, err := g.library.Books()
-	g.shares = b.Exports+b.Imports+b.Peers > 0
+	g.shares = b.Exports+b.Imports+b.Peers+b.Hosts > 0
 	return &b, err
 }
 

@@ -60,7 +60,7 @@ func (e *Engine) match(ctx context.Context, all []*given) error {
 			return strangerError(p.by.Process)
 		}
 		if found {
-			p.by.imports = append(p.by.imports, record.GPUImport{Memory: p.Memory, Owner: exports[i].by.Inner, Of: exports[i].Memory})
+			p.by.imports = append(p.by.imports, record.GPUImport{Memory: p.Memory, Owner: exports[i].by.Inner, Of: exports[i].Memory, Host: exports[i].Host})
 		}
 	}
 	if err := errors.Join(errs...); err != nil || len(exports) == 0 {
@@ -157,37 +157,35 @@ func (e *Engine) part(all []*given) error {
 	return nil
 }
 
+// exported is memory that others have imported, by the PID of its owner in the container.
+type exported struct {
+	owner, of int
+	host      bool
+}
+
 // together gives processes back what they have imported, when their owners have it. All that share are in a conversation, with their gates closed.
 func together(all []*given) error {
-	type memory struct{ owner, of int }
-	wanted := map[int][]int{} // of each owner, by its PID in the container
-	for _, g := range all {
-		for _, i := range g.imports {
-			if g.library != nil && !g.whole && !slices.Contains(wanted[i.Owner], i.Of) {
-				wanted[i.Owner] = append(wanted[i.Owner], i.Of)
-			}
-		}
-	}
-	if len(wanted) == 0 {
-		return nil
-	}
-	files := map[memory]*os.File{}
+	files := map[exported]*os.File{}
 	defer func() {
 		for _, f := range files {
 			f.Close()
 		}
 	}()
-	for owner, memories := range wanted {
-		i := slices.IndexFunc(all, func(g *given) bool { return g.Inner == owner && g.library != nil })
-		if i < 0 {
-			return &checkpoint.LossError{Err: fmt.Errorf("give shared device memory back: its owner, process %d of the container, has ended", owner)}
-		}
-		for _, of := range memories {
-			f, err := all[i].library.Export(of)
-			if err != nil {
-				return fmt.Errorf("%s: share its device memory again: %w", all[i].Process, err)
+	for _, g := range all {
+		for _, i := range g.imports {
+			of := exported{i.Owner, i.Of, i.Host}
+			if g.library == nil || g.whole || files[of] != nil {
+				continue
 			}
-			files[memory{owner, of}] = f
+			at := slices.IndexFunc(all, func(g *given) bool { return g.Inner == i.Owner && g.library != nil })
+			if at < 0 {
+				return &checkpoint.LossError{Err: fmt.Errorf("give shared device memory back: its owner, process %d of the container, has ended", i.Owner)}
+			}
+			f, err := all[at].library.Export(i.Of, i.Host)
+			if err != nil {
+				return fmt.Errorf("%s: share its device memory again: %w", all[at].Process, err)
+			}
+			files[of] = f
 		}
 	}
 	return each(all, func(g *given) error {
@@ -195,7 +193,7 @@ func together(all []*given) error {
 			if g.library == nil || g.whole {
 				break
 			}
-			if err := g.library.Import(i.Memory, files[memory{i.Owner, i.Of}]); err != nil {
+			if err := g.library.Import(i.Memory, files[exported{i.Owner, i.Of, i.Host}]); err != nil {
 				return fmt.Errorf("%s: give it back what it has imported of process %d of the container: %w", g.Process, i.Owner, err)
 			}
 		}

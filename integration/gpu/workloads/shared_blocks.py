@@ -1,8 +1,8 @@
 """Processes that share device memory by descriptors, each with all others, as ranks of NCCL do.
 
-    shared_blocks.py PROCESSES
+    shared_blocks.py PROCESSES [host]
 
-Each has a block on a GPU, by turns, and imports the blocks of all others. In each round it writes to its own block and has a kernel read the others'; each answers for itself.
+Each has a block on a GPU, by turns, or on the host, and imports the blocks of all others. In each round it writes to its own block and has a kernel read the others'; each answers for itself.
 """
 
 import array
@@ -11,6 +11,7 @@ import socket
 import sys
 
 count = int(sys.argv[1])
+on_host = len(sys.argv) > 2
 boxes = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(count)]  # to, from
 children = []
 for rank in range(count):
@@ -25,14 +26,15 @@ else:
     os._exit(1)
 
 from ask import Desk
-from driver_calls import SIZE, Memory, call, pattern, word
+from driver_calls import DEVICE, HOST_NUMA, SIZE, Memory, call, pattern, word
 import ctypes as C
 
 call("cuInit", 0)
 devices = C.c_int()
 call("cuDeviceGetCount", C.byref(devices))
 memory = Memory(rank % devices.value)
-memory.make("own", rank)
+kind = HOST_NUMA if on_host else DEVICE
+memory.make("own", rank, kind)
 memory.allocate("sum", 0)
 for other in range(count):
     if other != rank:
@@ -44,7 +46,7 @@ for _ in range(count - 1):
     data, ancillary, _, _ = boxes[rank][1].recvmsg(4, socket.CMSG_SPACE(4))
     other = int.from_bytes(data, "little")
     memory.descriptors[other] = array.array("i", ancillary[0][2])[0]
-    memory.adopt(other)
+    memory.adopt(other, kind)
     memory.close(other)
     others.append(other)
 for box in boxes:

@@ -15,6 +15,7 @@ type Books struct {
 	Exports, Imports int
 	Apart            int    // imports that are not there, and without which the gate stays closed
 	Peers            int    // contexts that have access to the memory of other GPUs
+	Hosts            int    // memory of the host with handles, which Release takes away
 	Unknown          string // what of it is not in the books, or could not be put back; empty: nothing
 }
 
@@ -22,6 +23,7 @@ type Books struct {
 type Passed struct {
 	Memory int // the number of the piece, or of the import, which stays the same until the gate is opened
 	Import bool
+	Host   bool     // it is memory of the host that the process has made: its number is in no table
 	FD     int      // the descriptor in the process
 	File   *os.File // the same open file
 }
@@ -94,9 +96,12 @@ func (p *Process) Part() error {
 	return err
 }
 
-// Export returns a descriptor of a piece, when the process has that back, for others to import.
-func (p *Process) Export(memory int) (*os.File, error) {
+// Export returns a descriptor of a piece, or of memory of the host, when the process has that back, for others to import.
+func (p *Process) Export(memory int, host bool) (*os.File, error) {
 	const step = "share"
+	if host {
+		memory |= hostNumber
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
 	h, payload, files, err := p.request(ctx, step, header{Kind: exporting}, binary.LittleEndian.AppendUint32(nil, uint32(memory)), nil)

@@ -48,7 +48,7 @@ func (m *member) forget() {
 }
 
 // owner finds what a descriptor was exported from.
-func owner(t *testing.T, all []*member, of Passed) (*member, int) {
+func owner(t *testing.T, all []*member, of Passed) (*member, Passed) {
 	t.Helper()
 	self := os.Getpid()
 	for _, m := range all {
@@ -58,12 +58,12 @@ func owner(t *testing.T, all []*member, of Passed) (*member, int) {
 				t.Fatal(errno)
 			}
 			if !p.Import && r == 0 {
-				return m, p.Memory
+				return m, p
 			}
 		}
 	}
 	t.Fatalf("nobody has exported %+v", of)
-	return nil, 0
+	return nil, Passed{}
 }
 
 // TestShared hands over memory that processes share, and brings it back: each sees what the others write.
@@ -151,7 +151,7 @@ func (a *app) together(all []*member) {
 		for _, p := range m.passed {
 			if p.Import {
 				from, memory := owner(a.t, all, p)
-				f, err := from.Export(memory)
+				f, err := from.Export(memory.Memory, memory.Host)
 				a.Must(err)
 				a.Must(m.Import(p.Memory, f))
 				a.Must(m.Import(p.Memory, f)) // again, as after a conversation that broke off
@@ -197,7 +197,7 @@ func TestSharedHungUp(t *testing.T) {
 		if from == all[i] {
 			t.Error("it has exported to itself")
 		}
-		f, err := from.Export(memory)
+		f, err := from.Export(memory.Memory, memory.Host)
 		a.Must(err)
 		a.Must(m.Import(m.passed[at].Memory, f))
 		f.Close()
@@ -241,7 +241,7 @@ func TestSharedFails(t *testing.T) {
 							continue
 						}
 						from, memory := owner(t, all, p)
-						f, err := from.Export(memory)
+						f, err := from.Export(memory.Memory, memory.Host)
 						if err != nil {
 							return err
 						}

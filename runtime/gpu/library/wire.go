@@ -34,7 +34,7 @@ const (
 	making  kind = 9 // count of all, u32 number; answer: u32 number, with a descriptor
 	filled  kind = 10
 
-	books     kind = 11 // answer: u32 exports, imports, imports that are not there, contexts with access to other GPUs; what else it shares, to the end
+	books     kind = 11 // answer: u32 exports, imports, imports that are not there, contexts with access to other GPUs, memory of the host; what else it shares, to the end
 	shared    kind = 12 // answers of entries of Passed, with a descriptor each
 	parting   kind = 13
 	exporting kind = 14 // u32 number of memory; answer: the same, with a descriptor
@@ -113,17 +113,20 @@ func decodeHello(payload []byte) (Hello, error) {
 
 // decodeBooks reads the answer to books.
 func decodeBooks(payload []byte) (Books, error) {
-	const fixed = 16
+	const fixed = 20
 	if len(payload) < fixed || len(payload) > fixed+1024 {
 		return Books{}, errShort
 	}
 	n := func(at int) int { return int(binary.LittleEndian.Uint32(payload[at:])) }
-	b := Books{Exports: n(0), Imports: n(4), Apart: n(8), Peers: n(12), Unknown: printable(payload[fixed:])}
-	if b.Exports > maxPieces || b.Imports > maxPieces || b.Apart > b.Imports || b.Peers > maxPieces {
+	b := Books{Exports: n(0), Imports: n(4), Apart: n(8), Peers: n(12), Hosts: n(16), Unknown: printable(payload[fixed:])}
+	if b.Exports > maxPieces || b.Imports > maxPieces || b.Apart > b.Imports || b.Peers > maxPieces || b.Hosts > maxPieces {
 		return Books{}, fmt.Errorf("it says that it has exported memory %d times and imported it %d times, of which %d are not there", b.Exports, b.Imports, b.Apart)
 	}
 	return b, nil
 }
+
+// hostNumber marks the number of memory of the host.
+const hostNumber = 1 << 31
 
 // decodePassed reads an answer to shared: u32 number of memory, whether it is imported, and descriptor in the process.
 func decodePassed(h header, payload []byte, files []*os.File) (all []Passed, err error) {
@@ -133,10 +136,11 @@ func decodePassed(h header, payload []byte, files []*os.File) (all []Passed, err
 	}
 	for i, f := range files {
 		n := func(at int) uint32 { return binary.LittleEndian.Uint32(payload[size*i+at:]) }
-		if n(0) > maxPieces || n(8) > 1<<30 {
+		p := Passed{Memory: int(n(0) &^ hostNumber), Host: n(0)&hostNumber != 0, Import: n(4) != 0, FD: int(n(8)), File: f}
+		if p.Memory > maxPieces || p.FD > 1<<30 || p.Host && p.Import {
 			return nil, fmt.Errorf("it says that memory %d has descriptor %d", n(0), n(8))
 		}
-		all = append(all, Passed{Memory: int(n(0)), Import: n(4) != 0, FD: int(n(8)), File: f})
+		all = append(all, p)
 	}
 	return all, nil
 }

@@ -6,6 +6,7 @@
 #include "context.h"
 #include "deadline.h"
 #include "gate.h"
+#include "host.h"
 #include "limits.h"
 #include "own.h"
 #include "peers.h"
@@ -201,6 +202,9 @@ CUresult hand_release(void)
 
 	if (state != CLOSED || !given || shares_still())
 		return CUDA_ERROR_ILLEGAL_STATE;
+	r = host_take_away();
+	if (r != CUDA_SUCCESS)
+		return r;
 	r = virtual_unmap();
 	while (r == CUDA_SUCCESS && cursor_next(&c))
 		r = driver.cuMemUnmap(c.address, c.piece->bytes);
@@ -208,6 +212,8 @@ CUresult hand_release(void)
 		while (cursor_next(&back) && back.number < c.number)
 			lost |= range_put(back.range, back.address, back.piece->bytes, back.piece->handle) != CUDA_SUCCESS;
 		lost |= virtual_map() != CUDA_SUCCESS;
+		if (!lost)
+			lost = host_give_back() != CUDA_SUCCESS;
 	}
 	if (r != CUDA_SUCCESS && !lost)
 		return r;
@@ -354,6 +360,8 @@ static CUresult all_there(void)
 {
 	CUresult r = virtual_map();
 
+	if (r == CUDA_SUCCESS)
+		r = host_give_back();
 	if (r != CUDA_SUCCESS) {
 		detach();
 		return r;

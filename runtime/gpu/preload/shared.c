@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "shared.h"
 #include "hand.h"
+#include "host.h"
 #include "range.h"
 
 #include <fcntl.h>
@@ -38,8 +39,8 @@ struct memory *shared_imported(CUmemGenericAllocationHandle handle, int fd)
 	struct memory *m;
 	int own;
 
-	if (driver.cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS || prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop.location.id < 0 ||
-	    prop.location.id >= MAX_DEVICES || copy(fd, &own) != CUDA_SUCCESS)
+	if (driver.cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS ||
+	    (!host_is(&prop.location) && (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop.location.id < 0 || prop.location.id >= MAX_DEVICES)) || copy(fd, &own) != CUDA_SUCCESS)
 		return NULL;
 	m = virtual_new(&prop, GRANULARITY, GRANULARITY); // its size is in no answer of the driver, and in its mappings
 	if (!m) {
@@ -47,6 +48,7 @@ struct memory *shared_imported(CUmemGenericAllocationHandle handle, int fd)
 		return NULL;
 	}
 	m->imported = 1;
+	m->host = host_is(&prop.location);
 	m->range.pieces[0].handle = handle;
 	m->range.pieces[0].fd = own;
 	return m;
@@ -80,11 +82,22 @@ struct shares shared_count(void)
 	return s;
 }
 
-// numbered finds the piece with a number; NULL: there is none.
+// hosted finds memory of the host that the process has made, by its place; NULL: there is none.
+static struct memory *hosted(size_t place)
+{
+	struct memory *m = virtual_at(place);
+
+	return m && m->range.count && m->host && !m->imported ? m : NULL;
+}
+
+// numbered finds the piece with a number, or that of memory of the host; NULL: there is none.
 static struct piece *numbered(uint32_t number)
 {
 	struct cursor c = {0};
+	struct memory *m = number & HOST_NUMBER ? hosted(number & ~HOST_NUMBER) : NULL;
 
+	if (m)
+		return &m->range.pieces[0];
 	while (cursor_next(&c))
 		if (c.number == number)
 			return c.piece;
@@ -99,31 +112,36 @@ static struct memory *import(uint32_t number)
 	return m && m->range.count && m->imported ? m : NULL;
 }
 
+enum { PIECES, HOSTED, IMPORTS };
+
 int shared_next(struct passed *p)
 {
 	struct cursor c = {0};
 
-	for (; !p->imported && cursor_next(&c);)
+	for (; p->kind == PIECES && cursor_next(&c);)
 		if (c.number >= p->next && c.piece->passed >= 0) {
-			*p = (struct passed){c.number, 0, c.piece->passed, c.number + 1};
+			*p = (struct passed){c.number, PIECES, c.piece->passed, c.number + 1};
 			return 1;
 		}
-	if (!p->imported)
-		*p = (struct passed){.imported = 1};
-	for (; virtual_at(p->next); p->next++) {
-		const struct memory *m = import(p->next);
+	if (p->kind == PIECES)
+		*p = (struct passed){.kind = HOSTED};
+	for (; p->kind < IMPORTS + 1; p->kind++, p->next = 0)
+		for (; virtual_at(p->next); p->next++) {
+			const struct memory *m = p->kind == HOSTED ? hosted(p->next) : import(p->next);
 
-		if (m && m->range.pieces[0].handle) {
-			p->number = p->next++;
-			p->fd = m->range.pieces[0].fd;
+			if (!m || (p->kind == HOSTED ? m->range.pieces[0].passed < 0 : !m->range.pieces[0].handle))
+				continue;
+			p->fd = p->kind == HOSTED ? m->range.pieces[0].passed : m->range.pieces[0].fd;
+			p->number = p->next++ | (p->kind == HOSTED ? HOST_NUMBER : 0);
 			return 1;
 		}
-	}
+	p->kind = IMPORTS;
 	return 0;
 }
 
-// away unmaps all mappings of an import, or brings them back; until one cannot be.
-static CUresult away(const struct memory *memory)
+int shared_is_import(const struct passed *p) { return p->kind == IMPORTS; }
+
+CUresult mappings_away(const struct memory *memory)
 {
 	CUresult r = CUDA_SUCCESS;
 	struct mapping *m;
@@ -136,7 +154,7 @@ static CUresult away(const struct memory *memory)
 	return r;
 }
 
-static CUresult back(const struct memory *memory)
+CUresult mappings_back(const struct memory *memory)
 {
 	CUresult r = CUDA_SUCCESS;
 	struct mapping *m;
@@ -151,12 +169,12 @@ static CUresult back(const struct memory *memory)
 static CUresult let_go(struct memory *m)
 {
 	struct piece *p = &m->range.pieces[0];
-	CUresult r = away(m);
+	CUresult r = mappings_away(m);
 
 	if (r == CUDA_SUCCESS)
 		r = driver.cuMemRelease(p->handle);
 	if (r != CUDA_SUCCESS) {
-		back(m);
+		mappings_back(m);
 		return r;
 	}
 	close(p->fd);
@@ -175,6 +193,9 @@ CUresult shared_part(void)
 			r = let_go(import(i));
 	while (r == CUDA_SUCCESS && cursor_next(&c))
 		shared_forget(c.piece);
+	for (size_t i = 0; r == CUDA_SUCCESS && virtual_at(i); i++)
+		if (hosted(i))
+			shared_forget(&hosted(i)->range.pieces[0]);
 	return r;
 }
 
@@ -193,7 +214,7 @@ CUresult shared_import(uint32_t number, int fd)
 
 	if (!m || m->range.pieces[0].handle) { // it came in an attempt before this one
 		close(fd);
-		return m ? back(m) : CUDA_ERROR_INVALID_VALUE;
+		return m ? mappings_back(m) : CUDA_ERROR_INVALID_VALUE;
 	}
 	p = &m->range.pieces[0];
 	r = driver.cuMemImportFromShareableHandle(&p->handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -203,7 +224,7 @@ CUresult shared_import(uint32_t number, int fd)
 		return r;
 	}
 	p->fd = fd;
-	r = back(m);
+	r = mappings_back(m);
 	if (r != CUDA_SUCCESS)
 		let_go(m);
 	return r;

@@ -15,9 +15,17 @@ struct memory *shared_imported(CUmemGenericAllocationHandle handle, int fd);
 struct shares { unsigned exports, imports, apart; };
 struct shares shared_count(void);
 
-// These are for the library's thread, behind the closed gate. shared_next goes to the next descriptor, at first to the first: of the piece with a number, or of the import with one.
-struct passed { uint32_t number; int imported, fd; size_t next; };
+// mappings_away unmaps all mappings of a memory, and mappings_back brings them back; each until one cannot be.
+CUresult mappings_away(const struct memory *memory);
+CUresult mappings_back(const struct memory *memory);
+
+// HOST_NUMBER marks the number of memory of the host: such is in no piece.
+#define HOST_NUMBER 0x80000000u
+
+// These are for the library's thread, behind the closed gate. shared_next goes to the next descriptor, at first to the first: of the piece with a number, of memory of the host, or of the import with one.
+struct passed { uint32_t number; int kind, fd; size_t next; };
 int shared_next(struct passed *p);
+int shared_is_import(const struct passed *p);
 // shared_part unmaps and releases imports, and closes all descriptors. After an error it has to be done again, or imports be brought back.
 CUresult shared_part(void);
 // shared_export makes a descriptor, the caller's, of the piece with a number. shared_import brings back an import by a descriptor, which it takes over.

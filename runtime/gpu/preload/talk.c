@@ -4,6 +4,7 @@
 #include "gate.h"
 #include "able.h"
 #include "hand.h"
+#include "host.h"
 #include "peers.h"
 #include "shared.h"
 #include "thread.h"
@@ -245,7 +246,7 @@ static int make(int socket, const struct message *m)
 
 static int books(int socket, const struct message *m)
 {
-	struct { uint32_t exports, imports, apart, peers; char reason[512]; } text = {0};
+	struct { uint32_t exports, imports, apart, peers, hosts; char reason[512]; } text = {0};
 	const char *reason = unknown_reason() ? unknown_reason() : peers_reason();
 	struct shares s = shared_count();
 
@@ -253,6 +254,7 @@ static int books(int socket, const struct message *m)
 	text.imports = s.imports;
 	text.apart = s.apart;
 	text.peers = peers_count();
+	text.hosts = host_count();
 	if (reason)
 		snprintf(text.reason, sizeof(text.reason), "%s", reason);
 	return answer(socket, m, (struct header){0}, &text, offsetof(__typeof__(text), reason) + strlen(text.reason), NULL, 0);
@@ -274,7 +276,7 @@ static int shared(int socket, const struct message *m)
 				return 0;
 			n = 0;
 		}
-		entries[n] = (__typeof__(*entries)){p.number, p.imported, p.fd};
+		entries[n] = (__typeof__(*entries)){p.number, shared_is_import(&p), p.fd};
 		files[n++] = p.fd;
 	}
 	return answer(socket, m, (struct header){.count = n, .flags = LAST}, entries, n * sizeof(*entries), files, n);

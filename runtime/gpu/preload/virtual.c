@@ -182,7 +182,7 @@ int virtual_find(CUdeviceptr pointer, struct range *r)
 		return 0;
 	virtual_lock();
 	m = mapping_at(mapping_after(pointer));
-	found = m && m->address <= pointer && !m->memory->imported; // the driver knows more of that
+	found = m && m->address <= pointer && !m->memory->imported && !m->memory->host; // the driver knows more of these
 	if (found) {
 		*r = m->memory->range;
 		r->address = m->address;
@@ -192,14 +192,14 @@ int virtual_find(CUdeviceptr pointer, struct range *r)
 	return found;
 }
 
-static int can_go(const struct memory *m) { return m->range.count && !m->stays && !m->imported; }
+static int can_go(const struct memory *m) { return m->range.count && !m->stays && !m->imported && !m->host; }
 
 // foreign counts the pieces of memory that are there and not the process's own.
 static size_t foreign(const struct memory *m)
 {
 	size_t n = 0;
 
-	for (unsigned p = 0; p < m->range.count && !m->imported; p++)
+	for (unsigned p = 0; p < m->range.count && !m->imported && !m->host; p++)
 		n += m->range.pieces[p].handle && !m->range.pieces[p].own;
 	return n;
 }

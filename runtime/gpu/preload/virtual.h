@@ -1,7 +1,8 @@
 // Memory that the program makes with handles (cuMemCreate) and maps by itself. The program gets handles of the library, which stay what they are while the
 // memory is elsewhere and comes back as other memory. What is on one device is handed over, shared or not (shared.h); the rest stays the driver's:
 // - what is bound to a multicast object, since others may have it, and would go on with what it was;
-// - memory of the host, and such as is made for compression, fabric handles or sparse arrays, which would have to come back the same.
+// - such as is made for compression, fabric handles or sparse arrays, which would have to come back the same.
+// Memory of the host has books of its own (host.h).
 #ifndef CRYO_GPU_VIRTUAL_H
 #define CRYO_GPU_VIRTUAL_H
 
@@ -17,12 +18,15 @@ struct memory {
 	unsigned mapped;    // mappings of the program's
 	int stays;          // with the driver
 	int imported;       // another process has made it; its one piece has the descriptor by which it came
+	int host;           // it is memory of the host (host.h)
+	void *saved;        // what was in it, where that is so and it is gone
 	CUdeviceptr reserved; // the library's own address for it; 0: it has none
 	int chosen;         // it is handed over
 };
 
 // mapping is one of the program's. read and write are devices that have access, by bits. gone: it is not mapped while its memory is elsewhere.
-struct mapping { CUdeviceptr address; size_t bytes, offset; struct memory *memory; uint64_t read, write; int gone; };
+// host is the access that the host has, in memory of the host.
+struct mapping { CUdeviceptr address; size_t bytes, offset; struct memory *memory; uint64_t read, write; CUmemAccessDesc host; int gone; };
 
 // virtual_lock holds for all of this, and for the driver's calls that change it.
 void virtual_lock(void);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "able.h"
 #include "hooks.h"
+#include "host.h"
 #include "memory.h"
 #include "shared.h"
 #include "virtual.h"
@@ -54,7 +55,12 @@ static struct memory *make(size_t bytes, const CUmemAllocationProp *prop)
 
 CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)
 {
-	struct memory *m = handle && prop && goes(bytes, prop, flags) ? make(bytes, prop) : NULL;
+	struct memory *m = NULL;
+
+	if (handle && prop && goes(bytes, prop, flags))
+		m = make(bytes, prop);
+	else if (handle && prop && !flags && host_goes(bytes, prop))
+		m = host_make(bytes, prop);
 
 	if (!m)
 		return driver.cuMemCreate(handle, bytes, prop, flags);
@@ -158,6 +164,10 @@ static void note(struct mapping *m, const CUmemAccessDesc *access, size_t count)
 	for (size_t i = 0; i < count; i++) {
 		uint64_t device = UINT64_C(1) << access[i].location.id % MAX_DEVICES;
 
+		if (m->memory->host && access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+			m->host = access[i];
+			continue;
+		}
 		if (access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || access[i].location.id >= MAX_DEVICES) {
 			keep(m->memory); // the host has it
 			continue;

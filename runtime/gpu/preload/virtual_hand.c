@@ -8,9 +8,11 @@ static int writes(const struct mapping *m) { return m->write >> m->memory->range
 
 CUresult mapping_access(const struct mapping *m)
 {
-	CUmemAccessDesc access[MAX_DEVICES];
+	CUmemAccessDesc access[MAX_DEVICES + 1];
 	size_t n = 0;
 
+	if (m->host.flags)
+		access[n++] = m->host;
 	for (int d = 0; d < MAX_DEVICES; d++)
 		if ((m->read | m->write) >> d & 1)
 			access[n++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, d}, m->write >> d & 1 ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_READ};
@@ -29,7 +31,7 @@ static void find_ranges(void)
 	for (size_t i = 0; (memory = virtual_at(i)); i++)
 		memory->range.address = memory->reserved;
 	for (size_t i = 0; (m = mapping_at(i)); i++)
-		if (!m->memory->range.address && !m->memory->imported && !m->offset && m->bytes == m->memory->range.bytes && writes(m))
+		if (!m->memory->range.address && !m->memory->imported && !m->memory->host && !m->offset && m->bytes == m->memory->range.bytes && writes(m))
 			m->memory->range.address = m->address;
 }
 
@@ -54,7 +56,7 @@ static int hide(struct memory *memory)
 // choose is true for memory that can be handed over. What copies it on its device needs a context there.
 static int choose(struct memory *m, size_t most)
 {
-	if (!m->range.count || m->stays || m->imported || m->range.count > most)
+	if (!m->range.count || m->stays || m->imported || m->host || m->range.count > most)
 		return 0;
 	m->range.context = context_on(m->range.device);
 	return m->range.context && (m->range.address || hide(m));
@@ -71,7 +73,7 @@ size_t virtual_choose(size_t most)
 		if (m->chosen) {
 			most -= m->range.count;
 			n++;
-		} else if (!m->imported) {
+		} else if (!m->imported && !m->host) {
 			if (m->range.count && m->range.pieces[0].passed >= 0)
 				unknown("the driver keeps GPU memory that it shares");
 			for (unsigned p = 0; p < m->range.count; p++)
