@@ -59,6 +59,8 @@ type Container struct {
 	// ChainID is that of the base image's layers for the platform of the container, which its root file system stood on; empty if unknown. Source: OCI
 	// image specification, config.md, "Layer ChainID".
 	ChainID digest.Digest `json:"chainID,omitempty"`
+	// Addresses are those of the container's network namespace but its loopback addresses, as 192.0.2.1/24. They inform the restored program.
+	Addresses []string `json:"addresses,omitempty"`
 }
 
 // Host says what a host is, as far as a restored process can tell.

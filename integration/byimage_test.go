@@ -138,16 +138,23 @@ func restoreOver(t *testing.T, h *lab.Host) {
 // upper lists what is in the container's own layer.
 func upper(t *testing.T, h *lab.Host, id string) []string {
 	t.Helper()
+	return names(t, upperDir(t, h, id))
+}
+
+// upperDir is where the container's own layer is.
+func upperDir(t *testing.T, h *lab.Host, id string) string {
+	t.Helper()
 	mounts, err := client(t, h).SnapshotService("overlayfs").Mounts(inDefault(t), id)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range mounts[0].Options {
 		if dir, ok := strings.CutPrefix(o, "upperdir="); ok {
-			return names(t, dir)
+			return dir
 		}
 	}
-	return nil
+	t.Fatalf("%s has no layer of its own", id)
+	return ""
 }
 
 // TestImageMovedTag: an image is restored from the snapshot that it was made with, although its name has come to mean another.

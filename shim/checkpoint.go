@@ -173,6 +173,9 @@ func (s *service) dumpAlone(in *admission, c *container, r dumpRequest) (result 
 		s.awaitEnd(ctx, id)
 	}
 	lost := errors.Is(err, failure.ErrLost)
+	if !lost && !result.Killed {
+		c.tellResumed(ctx, int(state.Pid))
+	}
 	if err != nil {
 		s.keepLog(ctx, c, work)
 		if !lost || r.holder == nil { // else the checkpoint process may have all that is left of the container

@@ -23,6 +23,9 @@ func (c *container) compare(init, criu int) error {
 			return err
 		}
 	}
+	if err := c.tellChanges(init, spec); err != nil {
+		return err
+	}
 	if err := c.process.Commit(); err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/shim/worker"
 )
@@ -32,6 +33,7 @@ type container struct {
 	process   *worker.Process             // that has prepared the restore; nil: none has, a stock client restores
 	prepared  worker.Prepared             // by the process; the zero value: nothing
 	fits      func() error                // waits until it is known whether its GPUs fit, and says why not; nil: nothing is loaded onto GPUs
+	pairs     func() []device.DevicePair  // which GPU takes the place of which, when fits has found nothing in the way; nil: it has none
 	loaded    gpu.Loaded                  // how its GPUs were
 	thaw      func(context.Context) error // lets it run that stands frozen since CRIU has restored it; nil: it runs
 

@@ -21,6 +21,7 @@ import (
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 	"github.com/cryo-project/cryo/runtime/guard"
 	"github.com/cryo-project/cryo/runtime/runc"
 )
@@ -128,7 +129,7 @@ func (s *service) restoreWithGPUs(in *admission, c *container, r *taskAPI.StartR
 	if err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
-	c.fits = gpus.Fits
+	c.fits, c.pairs = gpus.Fits, func() []device.DevicePair { return gpus.Loaded(0).GPUs }
 	loaded := false
 	defer func() {
 		if !loaded {

@@ -234,7 +234,7 @@ func credentialsOf(s map[string]string) (c credentials, err error) {
 	users, groups := strings.Fields(s["Uid"]), strings.Fields(s["Gid"])
 	const fileSystem, all = 3, 4 // Source: proc_pid_status(5)
 	if len(users) != all || len(groups) != all {
-		return c, errors.New("look at the users of a restored process: there are none")
+		return c, errors.New("look at the users of a process: there are none")
 	}
 	c.user, c.group = number(users[fileSystem]), number(groups[fileSystem])
 	for g := range strings.FieldsSeq(s["Groups"]) {
@@ -307,7 +307,7 @@ func become(done chan<- error, pid int, c credentials, do func()) {
 		err = c.assume()
 	}
 	if err != nil {
-		done <- fmt.Errorf("look at files as a restored process: %w", err)
+		done <- fmt.Errorf("look at files as process %d: %w", pid, err)
 		return
 	}
 	do()

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // giveImages makes the images in dir readable to the container's root, for a container with a user namespace: CRIU opens
@@ -17,7 +19,7 @@ func giveImages(dir string, spec *specs.Spec) error {
 	if spec.Linux == nil || len(spec.Linux.UIDMappings) == 0 {
 		return nil
 	}
-	gid := hostID(spec.Linux.GIDMappings, 0)
+	gid := worker.HostID(spec.Linux.GIDMappings, 0)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("give the images to the container's root: %w", err)
@@ -34,14 +36,4 @@ func giveImages(dir string, spec *specs.Spec) error {
 		}
 	}
 	return give(dir, 0o750)
-}
-
-// hostID is the host's id of the container's user or group; the host's 0 where it has none.
-func hostID(mappings []specs.LinuxIDMapping, id uint32) int {
-	for _, m := range mappings {
-		if id >= m.ContainerID && id-m.ContainerID < m.Size {
-			return int(m.HostID + id - m.ContainerID)
-		}
-	}
-	return 0
 }

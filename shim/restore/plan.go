@@ -37,7 +37,7 @@ type Plan struct {
 	Warnings []string
 
 	compared image.Config // with this host
-	was      *specs.Spec  // of the snapshot's container, where Spec is another
+	was      *specs.Spec  // of the snapshot's container; nil: nothing is restored into a container
 }
 
 // newPlan decides how a snapshot is restored, or why not.
@@ -118,8 +118,8 @@ func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, o Opti
 		if findings := reconcile(was, o.Spec, byGPUs); len(findings) > 0 {
 			return mismatch(findings)
 		}
-		p.was = was
 	}
+	p.was = was
 	var err error
 	p.GPUs, err = givenGPUs(ctx, g, o.Spec, o.GPUs.LeaveToShim)
 	if misfit := (*gpu.MisfitError)(nil); errors.As(err, &misfit) {

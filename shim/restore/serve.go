@@ -254,7 +254,7 @@ func (v *serving) options() (o Options, ordinary bool, err error) {
 	return o, false, nil
 }
 
-// changeRootfs writes what the snapshot's container had changed into the root file system, unless that is there already, and the note of a container that has asked.
+// changeRootfs writes what the snapshot's container had changed into the root file system, unless that is there already.
 func (v *serving) changeRootfs(ctx context.Context, changed bool) error {
 	p := v.prepared
 	unlock, err := worker.LockRootfs(v.request.Bundle) // which the shim has seen to that it can be undone
@@ -264,21 +264,19 @@ func (v *serving) changeRootfs(ctx context.Context, changed bool) error {
 	case v.request.Order == nil || !errors.Is(err, fs.ErrNotExist): // that of a command is removed as a whole
 		return err
 	}
-	_, has := p.Snapshot.RootFS()
-	if !has && p.was == nil {
+	if _, has := p.Snapshot.RootFS(); !has || changed {
 		return nil
 	}
-	return mounted(ctx, v.request.Rootfs, func(root string) error {
-		if !changed {
-			if err := v.applyAt(ctx, root); err != nil {
-				return err
-			}
-		}
-		if p.was == nil {
-			return nil
-		}
-		return newNote(p.was, p.Spec, v.request.Ref, p.Descriptor.Digest).write(root, p.Spec)
-	})
+	return mounted(ctx, v.request.Rootfs, func(root string) error { return v.applyAt(ctx, root) })
+}
+
+// changes returns what the restored program learns of what is new, as far as it is known by now.
+func (v *serving) changes() *worker.Changes {
+	p := v.prepared
+	c := worker.Compare(p.was, p.Spec)
+	c.Snapshot, c.Digest, c.Frozen = v.request.Ref, p.Descriptor.Digest, p.Snapshot.Config.Created
+	c.Addresses.Was = p.Snapshot.Config.Container.Addresses
+	return c
 }
 
 // attend tells the shim what is prepared, answers it until the container runs, and then brings the rest.
@@ -290,7 +288,7 @@ func (v *serving) attend(ctx context.Context, shim *worker.Conversation) error {
 	}
 	shim.Tell(worker.Message{Prepared: &worker.Prepared{
 		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: allowed,
-		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(),
+		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(), Changes: v.changes(),
 	}})
 	placing, end := context.WithCancelCause(ctx)
 	var memory errgroup.Group

@@ -23,6 +23,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // candidate is a running container of which a snapshot is taken, and all that can be known of it before it is frozen.
@@ -102,6 +103,10 @@ func (t *taking) examine(ctx context.Context) (*candidate, error) {
 	if err != nil {
 		return nil, err
 	}
+	addresses, err := worker.Addresses(sub.process.pid)
+	if err != nil {
+		return nil, err
+	}
 	namespace, _ := namespaces.Namespace(ctx)
 	h := image.Host(here)
 	h.Features = neededFeatures(&spec)
@@ -110,7 +115,7 @@ func (t *taking) examine(ctx context.Context) (*candidate, error) {
 		Version: image.ConfigVersion,
 		Container: image.Container{
 			ID: info.ID, Namespace: namespace, Runtime: info.Runtime.Name, Snapshotter: info.Snapshotter, Labels: info.Labels,
-			Image: base.Name, ImageDigest: base.Target.Digest, ChainID: chain,
+			Image: base.Name, ImageDigest: base.Target.Digest, ChainID: chain, Addresses: addresses,
 		},
 		Spec: json.RawMessage(info.Spec.GetValue()),
 		Host: h,

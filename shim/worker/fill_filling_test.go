@@ -54,8 +54,8 @@ func (s server) Fill(other *os.File, _ int64) error {
 	return nil
 }
 
-// criu does what CRIU does at the end of a restore of one process, and fails the test where nobody listens.
-func criu(t *testing.T, work string) {
+// fakeCRIU does what CRIU does at the end of a restore of one process, and fails the test where nobody listens.
+func fakeCRIU(t *testing.T, work string) {
 	t.Helper()
 	conn, err := net.Dial("unix", filepath.Join(work, fill.SocketName))
 	if err != nil {
@@ -94,7 +94,7 @@ func TestStartBesideCRIU(t *testing.T) {
 				f.End()
 				<-f.Ended()
 			}()
-			criu(t, work)
+			fakeCRIU(t, work)
 			restored := make(chan error, 1)
 			go func() { restored <- f.Restored(t.Context()) }()
 			select {

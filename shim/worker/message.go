@@ -200,6 +200,8 @@ type Prepared struct {
 	Lazy    bool   `json:"lazy,omitempty"`
 	Devices bool   `json:"devices,omitempty"`
 	Root    string `json:"root"` // of the store
+	// Changes are what the program learns, without what only the shim knows. nil: unknown.
+	Changes *Changes `json:"changes,omitempty"`
 }
 
 // Origin says of which snapshot CRIU's images are, and has what it is judged by.

@@ -1,4 +1,4 @@
-package restore
+package worker
 
 import (
 	"encoding/json"
@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -15,15 +16,17 @@ import (
 	"github.com/cryo-project/cryo/runtime/criu"
 )
 
-// TestNote: a restored container has a file with what differs, also over that of an earlier restore, for its user.
-func TestNote(t *testing.T) {
+// TestChanges: a restored container has a file with what differs, also over that of an earlier restore, for its user.
+func TestChanges(t *testing.T) {
 	was := &specs.Spec{Process: &specs.Process{Env: []string{"A=1", "B=2", "GONE=x", "HOSTNAME=old"}}, Annotations: map[string]string{"same": "1", "other": "1"}}
 	is := &specs.Spec{
 		Process:     &specs.Process{Env: []string{"A=1", "B=3", "NEW=a=b", "HOSTNAME=new"}, User: specs.User{UID: 7, GID: 8}},
 		Annotations: map[string]string{"same": "1", "other": "2", criu.Annotation: "/bundle/criu.conf"},
 		Linux:       &specs.Linux{UIDMappings: []specs.LinuxIDMapping{{HostID: 1000, Size: 10}}, GIDMappings: []specs.LinuxIDMapping{{HostID: 2000, Size: 10}}},
 	}
-	n := newNote(was, is, "r:1", digest.FromString("x"))
+	n := Compare(was, is)
+	n.Snapshot, n.Digest, n.Frozen = "r:1", digest.FromString("x"), time.Now().Add(-time.Minute)
+	n.Complete([]string{"192.0.2.1/24"}, nil)
 	text := func(m map[string]*string) string {
 		b, _ := json.Marshal(m)
 		return string(b)
@@ -34,8 +37,11 @@ func TestNote(t *testing.T) {
 	if got, want := text(n.Annotations), `{"other":"2"}`; got != want {
 		t.Errorf("annotations %s, want %s", got, want)
 	}
-	if n.Hostname.Was != "old" || n.Hostname.Is != "new" || n.Time.IsZero() {
+	if n.Hostname.Was != "old" || n.Hostname.Is != "new" || n.Time.IsZero() || n.Generation < 1 || n.Generation > 1<<53 || n.Pause < 60 || n.GPUs == nil || n.Version != 1 {
 		t.Errorf("%+v", n)
+	}
+	if other := Compare(was, is); generation() == n.Generation || other.Pause != 0 {
+		t.Errorf("%+v", other)
 	}
 	root, uid, gid := t.TempDir(), os.Getuid(), os.Getgid()
 	if uid != 0 {
@@ -45,23 +51,23 @@ func TestNote(t *testing.T) {
 		uid, gid = 1007, 2008
 	}
 	for range 2 {
-		if err := n.write(root, is); err != nil {
+		if err := n.Write(root, is); err != nil {
 			t.Fatal(err)
 		}
 	}
-	info, err := os.Stat(filepath.Join(root, NotePath))
+	info, err := os.Stat(filepath.Join(root, ChangesPath))
 	if err != nil || info.Mode() != 0o400 || owner(info) != [2]int{uid, gid} {
 		t.Fatalf("%v, %v", info, err)
 	}
-	data, err := os.ReadFile(filepath.Join(root, NotePath))
-	var read Note
+	data, err := os.ReadFile(filepath.Join(root, ChangesPath))
+	var read Changes
 	if err != nil || json.Unmarshal(data, &read) != nil || read.Snapshot != "r:1" || *read.Environment["B"] != "3" {
 		t.Errorf("%s, %v", data, err)
 	}
 }
 
-// TestNoteHostile: an image's links lead nowhere else, and what is in the way is said.
-func TestNoteHostile(t *testing.T) {
+// TestChangesHostile: an image's links lead nowhere else, and what is in the way is said.
+func TestChangesHostile(t *testing.T) {
 	elsewhere := t.TempDir()
 	for name, prepare := range map[string]func(root string) error{
 		"a link out": func(root string) error { return os.Symlink(elsewhere, filepath.Join(root, ".cryo")) },
@@ -69,13 +75,13 @@ func TestNoteHostile(t *testing.T) {
 		"a link up": func(root string) error {
 			return os.Symlink("../../../../../../../../"+elsewhere, filepath.Join(root, ".cryo"))
 		},
-		"a directory in": func(root string) error { return os.MkdirAll(filepath.Join(root, NotePath, "x"), 0o755) },
+		"a directory in": func(root string) error { return os.MkdirAll(filepath.Join(root, ChangesPath, "x"), 0o755) },
 	} {
 		root := t.TempDir()
 		if err := prepare(root); err != nil {
 			t.Fatal(err)
 		}
-		if err := newNote(&specs.Spec{}, &specs.Spec{}, "r:1", "").write(root, &specs.Spec{}); !errdefs.IsFailedPrecondition(err) || failure.Hint(err) == "" {
+		if err := Compare(&specs.Spec{}, &specs.Spec{}).Write(root, &specs.Spec{}); !errdefs.IsFailedPrecondition(err) || failure.Hint(err) == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -88,10 +94,10 @@ func TestNoteHostile(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(root, ".cryo"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink(target, filepath.Join(root, NotePath)); err != nil {
+	if err := os.Symlink(target, filepath.Join(root, ChangesPath)); err != nil {
 		t.Fatal(err)
 	}
-	if err := newNote(&specs.Spec{}, &specs.Spec{}, "r:1", "").write(root, &specs.Spec{Process: &specs.Process{User: specs.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}}}); err != nil {
+	if err := Compare(&specs.Spec{}, &specs.Spec{}).Write(root, &specs.Spec{Process: &specs.Process{User: specs.User{UID: uint32(os.Getuid()), GID: uint32(os.Getgid())}}}); err != nil {
 		t.Error(err)
 	}
 	if kept, _ := os.ReadFile(target); string(kept) != "kept" {

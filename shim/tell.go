@@ -1,0 +1,57 @@
+package shim
+
+import (
+	"context"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/shim/worker"
+)
+
+// tellChanges writes down for the restored program what is new, while CRIU still stops it: in its control directory, if it has one, and as [worker.ChangesPath], if the container asks for
+// its restore.
+func (c *container) tellChanges(init int, spec *specs.Spec) error {
+	control, err := worker.ControlOf(spec)
+	if err != nil {
+		return err
+	}
+	if control == nil && !c.asks() {
+		return nil
+	}
+	changes := c.prepared.Changes
+	if changes == nil {
+		changes = worker.Unknown(spec)
+	}
+	addresses, err := worker.Addresses(init)
+	if err != nil {
+		return err
+	}
+	var gpus []worker.Change
+	if c.pairs != nil {
+		for _, p := range c.pairs() {
+			gpus = append(gpus, worker.Change{Was: p.Old, Is: p.New})
+		}
+	}
+	changes.Complete(addresses, gpus)
+	if c.asks() {
+		if err := changes.Write(c.bundle.rootfs(spec), spec); err != nil {
+			return err
+		}
+	}
+	if control == nil {
+		return nil
+	}
+	return control.Restored(init, changes)
+}
+
+// tellResumed tells the program of a container, of which pid is the first process, that it goes on after a checkpoint.
+func (c *container) tellResumed(ctx context.Context, pid int) {
+	spec, err := c.bundle.spec()
+	if err == nil {
+		var control *worker.Control
+		if control, err = worker.ControlOf(spec); control != nil {
+			err = control.Resumed(pid)
+		}
+	}
+	warn(ctx, "tell a program that it goes on after a checkpoint", err)
+}
