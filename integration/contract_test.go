@@ -118,3 +118,25 @@ func TestContractUnasked(t *testing.T) {
 		t.Errorf("the container has %s", found)
 	}
 }
+
+// warming is a program that is ready when the file /go is there.
+const warming = `mkdir -p $CRYO_CONTROL_DIR; echo waits; while [ ! -e /go ]; do sleep 0.05; done; touch $CRYO_CONTROL_DIR/ready; while :; do sleep 1; done`
+
+// TestContractReady takes a snapshot when the program says that it may be taken, and not before.
+func TestContractReady(t *testing.T) {
+	a, _ := pair(t)
+	id, ref := participates(t, a, warming), "contract/"+name(t)+":1"
+	forget(t, a, ref)
+	c := under(t, a.Command(t.Context(), "cryo", "checkpoint", id, ref, "--when-ready", "--leave-running", "--progress", "json"))
+	eventually(t, "the command waits", 30*time.Second, func() bool { return len(senders(t, a)) == 1 })
+	time.Sleep(300 * time.Millisecond)
+	if r := a.Cryo(t.Context(), "inspect", ref); r.Code != codeNotFound {
+		t.Errorf("there is a snapshot before the program is ready: %s", r.Stdout)
+	}
+	must(t, a.Ctr(t.Context(), "tasks", "exec", "--exec-id", "go", id, "touch", "/go"))
+	if r := must(t, <-c.ended); !strings.Contains(r.Stderr, "waiting until "+id+" is ready, by the file "+controlDir+"/ready") {
+		t.Errorf("the command says %s", r.Stderr)
+	}
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--when-ready", "--rm")) // it is still ready
+	must(t, a.Cryo(t.Context(), "inspect", ref))
+}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -37,8 +38,9 @@ type bundle struct {
 	ownCRIUConfig string
 	gpus          gpus // what the specification had when the bundle was opened
 	asked         restoreWish
-	asksNoRing    bool   // see [refuseRing]
-	written       []byte // the specification as its client wrote it, where a restore is asked for
+	asksNoRing    bool          // see [refuseRing]
+	whenReady     time.Duration // see there
+	written       []byte        // the specification as its client wrote it, where a restore is asked for
 }
 
 func (b bundle) criuConfig() string { return filepath.Join(b.dir, criuFile) }
@@ -78,6 +80,9 @@ func openBundle(dir string, allows func(image string) bool) (bundle, error) {
 	}
 	b.cgroupsPath = known.Linux.CgroupsPath
 	if b.asked, err = askedBy(annotations, allows); err != nil {
+		return b, err
+	}
+	if b.whenReady, err = whenReady(annotations); err != nil {
 		return b, err
 	}
 	if b.asked.restores() {

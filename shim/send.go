@@ -82,15 +82,11 @@ func (s *service) send(ctx context.Context, c *container, to, images string, o *
 		}
 		defer s.pauseAgain(ctx, id)
 	}
-	taken, warnings, err := worker.Take(ctx, request, s.holding(c))
-	for _, w := range warnings {
-		log.G(ctx).WithField("id", id).WithField("to", to).Warn(w)
-	}
+	taken, err := s.takeAndSend(ctx, c, request)
 	if err != nil {
 		undo()
-		return fmt.Errorf("checkpoint %s to %s: %w", id, to, err)
+		return err
 	}
-	log.G(ctx).WithField("id", id).WithField("snapshot", taken.Reference).WithField("digest", taken.Digest).Info("a snapshot was taken and sent")
 	data, err := json.Marshal(taken)
 	if err != nil {
 		return err
@@ -99,6 +95,20 @@ func (s *service) send(ctx context.Context, c *container, to, images string, o *
 		return fmt.Errorf("checkpoint %s: the snapshot is %s@%s, and nothing of that can be written down: %w", id, taken.Reference, taken.Digest, err)
 	}
 	return nil
+}
+
+// takeAndSend has the checkpoint process take a snapshot and send it.
+func (s *service) takeAndSend(ctx context.Context, c *container, request worker.Request) (*worker.Taken, error) {
+	id, to := c.request.ID, request.Checkpoint.To
+	taken, warnings, err := worker.Take(ctx, request, s.holding(c))
+	for _, w := range warnings {
+		log.G(ctx).WithField("id", id).WithField("to", to).Warn(w)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("checkpoint %s to %s: %w", id, to, err)
+	}
+	log.G(ctx).WithField("id", id).WithField("snapshot", taken.Reference).WithField("digest", taken.Digest).Info("a snapshot was taken and sent")
+	return taken, nil
 }
 
 func (c *container) sendRequest(ctx context.Context, to string, o *options.CheckpointOptions) (r worker.Request, err error) {

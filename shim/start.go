@@ -117,6 +117,9 @@ func (s *service) startPlain(ctx context.Context, c *container, r *taskAPI.Start
 	answer, err := s.TTRPCTaskService.Start(ctx, r)
 	if err == nil && c != nil && r.ExecID == "" {
 		c.life.move(created, running)
+		if c.bundle.whenReady > 0 {
+			go s.takeWhenReady(context.WithoutCancel(ctx), c)
+		}
 	}
 	return answer, err
 }

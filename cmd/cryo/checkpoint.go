@@ -14,12 +14,14 @@ import (
 	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/save"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // checkpointFlags are the choices of cryo checkpoint.
 type checkpointFlags struct {
 	save.Options
 	push        bool
+	whenReady   bool
 	segmentSize string // of Options.SegmentSize
 	registry    registryFlags
 }
@@ -50,6 +52,11 @@ soon as it is on disk. If that fails, the snapshot is complete here, and cryo pu
 --sign-key the snapshot is signed as cryo sign does, before it has its name in the registry. In the registry, the
 name also stands for an ordinary image that other clients run: see cryo push.
 
+With --when-ready, the snapshot is taken when the program in the container says that it may be: when it has made
+the file "ready" in its control directory, which the variable CRYO_CONTROL_DIR of its environment names (or
+"ready-for-snapshot" in SNAPSHOT_CONTROL_DIR, by which ai-dynamo's images do the same). The container runs
+meanwhile. See shim/CONTRACT.md.
+
 With --verify, the snapshot is tried before it has its name, and before the container ends: it is restored into a
 container of another name (cryo-verify-...), with memory, namespaces and a cgroup of its own, which is removed
 before its first instruction. If that fails, there is no snapshot, and the container goes on. The trial needs the
@@ -70,12 +77,21 @@ container may then be lost.`,
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push --sign-key cosign.key
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --verify --push --rm
+  cryo checkpoint llm registry.example.com/snapshots/llm:warm --when-ready --ready-timeout 20m --push
   cryo checkpoint web web:before-upgrade --tcp-established
   cryo checkpoint llm registry.example.com/snapshots/llm:ready --gpu-timeout 1m --push`,
 		Args:              exactly("NAME", "REF"),
 		ValidArgsFunction: a.completeContainers,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.Container, f.Ref = args[0], args[1]
+			switch asked := cmd.Flags().Changed("ready-timeout"); {
+			case asked && !f.whenReady:
+				return misused("cryo checkpoint", "--ready-timeout is for --when-ready")
+			case asked && f.ReadyTimeout <= 0:
+				return misused("cryo checkpoint", "--ready-timeout %s is no time to wait", f.ReadyTimeout)
+			case !f.whenReady:
+				f.ReadyTimeout = 0
+			}
 			if err := f.check(); err != nil {
 				return err
 			}
@@ -87,6 +103,8 @@ container may then be lost.`,
 	flags.BoolVar(&f.Remove, "rm", false, "remove the container after it has ended and the snapshot is complete, and pushed if --push is given")
 	flags.BoolVar(&f.push, "push", false, "send the snapshot to its registry")
 	flags.BoolVar(&f.Verify, "verify", false, "try whether the snapshot can be restored before the container ends; if it cannot, the container goes on")
+	flags.BoolVar(&f.whenReady, "when-ready", false, "wait until the program in the container says that its snapshot may be taken")
+	flags.DurationVar(&f.ReadyTimeout, "ready-timeout", worker.ReadyTimeout, "with --when-ready, time for that; then there is no snapshot, and the container goes on")
 	flags.BoolVar(&f.SnapshotOnly, "snapshot-only", false, "with --push, send the snapshot by itself, without an image that others run")
 	flags.StringVar(&f.KeyFile, "sign-key", "", "sign the snapshot with the private key in this file, as cryo sign does")
 	flags.BoolVar(&f.TCPEstablished, "tcp-established", false, "save established TCP connections")
@@ -101,6 +119,7 @@ container may then be lost.`,
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpu.RuleNames())) // fails only for flags that there are not
 	_ = cmd.RegisterFlagCompletionFunc("gpu-engine", cobra.FixedCompletions([]cobra.Completion{image.DriverEngine, image.KeeperEngine}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRefs(math.MaxInt))
+	_ = cmd.RegisterFlagCompletionFunc("ready-timeout", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("gpu-timeout", cobra.NoFileCompletions)
 	f.registry.register(cmd)
 	return cmd

@@ -21,6 +21,8 @@ type CheckpointOptions struct {
 	// SignKey is a file with a private key that signs the snapshot, and SignPassword its password.
 	SignKey      string
 	SignPassword []byte
+	// ReadyTimeout has the snapshot taken when the container's program says that it may be, and is how long that may take; 0: it is taken at once. In the command, --when-ready.
+	ReadyTimeout time.Duration
 	// What is saved only if it is asked for.
 	TCPEstablished, FileLocks, ExternalUnixSockets bool
 	// Parent is the snapshot to share unchanged memory with, or "none". Default: the container's last.
@@ -68,7 +70,7 @@ func (c *Client) Checkpoint(ctx context.Context, container, ref string, o Checkp
 	t := save.Options{
 		Config: c.config, Container: container, Ref: ref, LeaveRunning: o.LeaveRunning,
 		TCPEstablished: o.TCPEstablished, FileLocks: o.FileLocks, ExternalUnixSockets: o.ExternalUnixSockets,
-		Parent: o.Parent, Compression: "zstd", SegmentSize: o.SegmentSize, GPUTimeout: o.GPUTimeout, GPUEngine: o.GPUEngine, Force: o.Force,
+		Parent: o.Parent, Compression: "zstd", SegmentSize: o.SegmentSize, ReadyTimeout: o.ReadyTimeout, GPUTimeout: o.GPUTimeout, GPUEngine: o.GPUEngine, Force: o.Force,
 		SnapshotOnly: o.SnapshotOnly, KeyFile: o.SignKey, Verify: o.Verify || c.config.Dump.Verify && !o.LeaveRunning, Address: c.options.Address, Hooks: o.job(),
 	}
 	if o.Uncompressed {

@@ -72,7 +72,7 @@ func (v *serving) ordered(ctx context.Context, report *worker.Report) (Options, 
 	o := Options{
 		Config: v.config, Address: v.request.Address, Container: order.Container, Ref: order.Ref, LeaveRunning: order.LeaveRunning, Remove: order.Remove,
 		TCPEstablished: r.TCPEstablished, FileLocks: r.FileLocks, ExternalUnixSockets: r.ExternalUnixSockets, Parent: order.Parent, Compression: order.Compression,
-		SegmentSize: order.SegmentSize, GPUTimeout: time.Duration(order.GPUTimeout * float64(time.Second)), GPUEngine: order.GPUEngine, Force: order.Force,
+		ReadyTimeout: time.Duration(order.ReadyTimeout * float64(time.Second)), SegmentSize: order.SegmentSize, GPUTimeout: time.Duration(order.GPUTimeout * float64(time.Second)), GPUEngine: order.GPUEngine, Force: order.Force,
 		Verify: order.Verify, SnapshotOnly: order.SnapshotOnly, KeyFile: order.KeyFile, Hooks: hooksOf(ctx, report, order.Progress),
 	}
 	if err := o.Check(); err != nil {

@@ -30,6 +30,8 @@ type Options struct {
 	LeaveRunning bool
 	// Remove says that the container will be removed, by [Result.Remove]: one is refused that another client has to remove.
 	Remove bool
+	// ReadyTimeout is how long the program may take to say that its snapshot may be taken; 0: it is not asked.
+	ReadyTimeout time.Duration
 	// What CRIU saves only if it is asked to.
 	TCPEstablished, FileLocks, ExternalUnixSockets bool
 	// Parent is the snapshot to share memory with; empty: the container's last; "none": none.
@@ -85,6 +87,8 @@ func (o Options) Check() error {
 		return wrong("compression %q is neither zstd nor none", o.Compression)
 	case o.SegmentSize != 0 && format.CheckSegmentSize(o.SegmentSize) != nil:
 		return wrong("the segment size of %d bytes is not a power of two between 1 MiB and 8 GiB", o.SegmentSize)
+	case o.ReadyTimeout < 0:
+		return wrong("the time %s for a program to be ready is less than 0", o.ReadyTimeout)
 	case o.GPUTimeout < 0 || o.GPUTimeout > time.Hour:
 		return wrong("the GPU timeout %s is not between 0 and 1h", o.GPUTimeout)
 	case !slices.Contains([]string{"", image.DriverEngine, image.KeeperEngine}, o.GPUEngine):

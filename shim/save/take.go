@@ -81,12 +81,15 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 	if err := t.checkVerify(sub); err != nil {
 		return desc, nil, err
 	}
-	if t.SegmentSize == 0 {
-		t.SegmentSize = segmentSize(sub.gpus, resident(sub.process.pid))
-	}
 	log.G(ctx).Debug("the container was examined")
 	if err := <-allowed; err != nil {
 		return desc, nil, err
+	}
+	if err := t.awaitReady(ctx, sub); err != nil {
+		return desc, nil, err
+	}
+	if t.SegmentSize == 0 {
+		t.SegmentSize = segmentSize(sub.gpus, resident(sub.process.pid))
 	}
 	if t.Push != nil {
 		log.G(ctx).Debug("the registry lets us push")

@@ -3,6 +3,7 @@ package worker
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/errdefs"
@@ -28,6 +29,18 @@ const Descriptor = 3
 
 // CheckpointAnnotation of a container names the repository to which its snapshot goes, with a tag or without.
 const CheckpointAnnotation = "io.cryo.checkpoint-to"
+
+// The annotations of a container that has its snapshot taken once, when its program is ready, and sent where CheckpointAnnotation says.
+const (
+	WhenAnnotation         = "io.cryo.checkpoint-when"          // WhenReady
+	ReadyTimeoutAnnotation = "io.cryo.checkpoint-ready-timeout" // how long the program may take, such as 5m; default: ReadyTimeout
+)
+
+// WhenReady is the value of WhenAnnotation.
+const WhenReady = "ready"
+
+// ReadyTimeout is how long a program may take to be ready, unless another time is given.
+const ReadyTimeout = 10 * time.Minute
 
 // The annotations of a container that ask for a restore.
 const (
@@ -109,6 +122,8 @@ type Checkpoint struct {
 	To    string   `json:"to,omitempty"`    // the annotation's value
 	Names []string `json:"names,omitempty"` // begin the tag where To has none
 	Work  string   `json:"work,omitempty"`  // directory of the client's for CRIU's log and statistics; empty: none
+	// ReadyTimeout is how many seconds the program may take to be ready; 0: it is not asked. An order has its own.
+	ReadyTimeout float64 `json:"readyTimeout,omitempty"`
 	// What CRIU saves only if it is asked to.
 	TCPEstablished      bool `json:"tcpEstablished,omitempty"`
 	FileLocks           bool `json:"fileLocks,omitempty"`
@@ -125,8 +140,9 @@ type CheckpointOrder struct {
 	Remove       bool      `json:"remove,omitempty"` // the command will remove the container
 	Parent       string    `json:"parent,omitempty"`
 	Compression  string    `json:"compression"`
-	SegmentSize  int64     `json:"segmentSize,omitempty"` // bytes
-	GPUTimeout   float64   `json:"gpuTimeout,omitempty"`  // seconds
+	SegmentSize  int64     `json:"segmentSize,omitempty"`  // bytes
+	ReadyTimeout float64   `json:"readyTimeout,omitempty"` // seconds; 0: the program is not asked whether it is ready
+	GPUTimeout   float64   `json:"gpuTimeout,omitempty"`   // seconds
 	GPUEngine    string    `json:"gpuEngine,omitempty"`
 	Force        []string  `json:"force,omitempty"` // rules of package runtime/gpu that are overridden
 	Verify       bool      `json:"verify,omitempty"`
