@@ -164,7 +164,7 @@ func (s *service) dumpAlone(in *admission, c *container, r dumpRequest) (result 
 	if r.holder != nil {
 		request.Hold = r.holder
 	}
-	result, err = s.run(ctx, in, c, request, r.holder)
+	result, err = s.runWithHooks(ctx, in, c, request, r.holder)
 	if err == nil && request.Hold == nil && !o.Exit && ctx.Err() != nil { // the client that would take the images is gone
 		err = checkpoint.Failed(id, context.Cause(ctx))
 	}
@@ -173,9 +173,6 @@ func (s *service) dumpAlone(in *admission, c *container, r dumpRequest) (result 
 		s.awaitEnd(ctx, id)
 	}
 	lost := errors.Is(err, failure.ErrLost)
-	if !lost && !result.Killed {
-		c.tellResumed(ctx, int(state.Pid))
-	}
 	if err != nil {
 		s.keepLog(ctx, c, work)
 		if !lost || r.holder == nil { // else the checkpoint process may have all that is left of the container

@@ -90,6 +90,11 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 	defer holdInput(c.request.Stdin)()
 	answer, err := restore(in, c, r)
 	close(restored)
+	if err == nil {
+		if err = s.runAfterRestore(ctx, c); err != nil {
+			err = errors.Join(notRestored(r.ID, err), s.endRestored(ctx, c))
+		}
+	}
 	if err != nil {
 		if left := c.ipc.Undo(runc.Ended); left != nil {
 			log.G(ctx).WithError(left).WithField("id", r.ID).Warn("remove what a failed restore has made in the pod's IPC namespace")

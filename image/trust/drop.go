@@ -37,7 +37,7 @@ func drop(spec *specs.Spec) (dropped []string) {
 	}
 	spec.Hooks = nil
 	for _, key := range slices.Sorted(maps.Keys(spec.Annotations)) {
-		if !steers(key) {
+		if !steers(key) || isHook(key) {
 			continue
 		}
 		delete(spec.Annotations, key)

@@ -211,7 +211,7 @@ func TestWhatNoSnapshotGets(t *testing.T) {
 	spec := ctrRun(t)
 	spec.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/bin/sh"}}, Poststop: []specs.Hook{{Path: "/bin/sh"}}}
 	spec.Root = &specs.Root{Path: "/", Readonly: true}
-	spec.Annotations = map[string]string{"org.criu.config": "/x", "cdi.k8s.io/gpu": "all", "io.kubernetes.cri.sandbox-id": "s", "io.cryo.gpu.devices": "nvidia.com/gpu=all", "io.cryo.gpu.force": "true", "mine": "kept"}
+	spec.Annotations = map[string]string{"org.criu.config": "/x", "cdi.k8s.io/gpu": "all", "io.kubernetes.cri.sandbox-id": "s", "io.cryo.gpu.devices": "nvidia.com/gpu=all", "io.cryo.gpu.force": "true", "mine": "kept", AfterRestore: "wake", AfterRestore + ".app": "wake"}
 	spec.VM, spec.Windows = &specs.VM{}, &specs.Windows{}
 	spec.Linux.Seccomp = &specs.LinuxSeccomp{ListenerPath: "/run/x.sock"}
 	dropped, err := Confine(spec, nil, Policy{Allow: []Grant{All}})
@@ -224,7 +224,7 @@ func TestWhatNoSnapshotGets(t *testing.T) {
 	if *spec.Root != (specs.Root{Path: "rootfs", Readonly: true}) {
 		t.Errorf("root %+v", spec.Root)
 	}
-	if !reflect.DeepEqual(spec.Annotations, map[string]string{"mine": "kept"}) {
+	if !reflect.DeepEqual(spec.Annotations, map[string]string{"mine": "kept", AfterRestore: "wake"}) {
 		t.Errorf("annotations %v", spec.Annotations)
 	}
 	all := strings.Join(dropped, "\n")
