@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -46,19 +45,6 @@ const (
 const maxSegments = 15000
 
 func newManifest(cfg Config, config ocispec.Descriptor, layers []ocispec.Descriptor, subject *ocispec.Descriptor) ocispec.Manifest {
-	annotations := make(map[string]string)
-	for key, value := range map[string]string{
-		ocispec.AnnotationBaseImageName:   cfg.Container.Image,
-		ocispec.AnnotationBaseImageDigest: cfg.Container.ImageDigest.String(),
-		AnnotationContainerID:             cfg.Container.ID,
-	} {
-		if value != "" {
-			annotations[key] = value
-		}
-	}
-	if !cfg.Created.IsZero() {
-		annotations[ocispec.AnnotationCreated] = cfg.Created.UTC().Format(time.RFC3339)
-	}
 	if subject != nil {
 		subject = &ocispec.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size}
 	}
@@ -69,7 +55,7 @@ func newManifest(cfg Config, config ocispec.Descriptor, layers []ocispec.Descrip
 		Config:       config,
 		Layers:       layers,
 		Subject:      subject,
-		Annotations:  annotations,
+		Annotations:  annotations(cfg),
 	}
 }
 

@@ -93,3 +93,35 @@ func thaw(t *testing.T, h *lab.Host, f frozen, from string, flags ...string) {
 	goneOn(t, f.before, await(t, h, id))
 	remove(t.Context(), h, id)
 }
+
+// TestArtifactAnnotations: the manifest of a snapshot has checkpointctl's annotations, and the image beside it has none of them: other runtimes would take it for an archive of theirs.
+func TestArtifactAnnotations(t *testing.T) {
+	a, _ := pair(t)
+	f := freeze(t, []string{"count"})
+	must(t, a.Cryo(t.Context(), "push", f.ref, "--plain-http"))
+	var index ocispec.Index
+	if err := json.Unmarshal(fetched(t, f.ref), &index); err != nil || len(index.Manifests) != 2 {
+		t.Fatalf("%v: %+v", err, index)
+	}
+	for _, d := range index.Manifests {
+		var m ocispec.Manifest
+		if err := json.Unmarshal(fetched(t, f.ref[:strings.LastIndex(f.ref, ":")]+"@"+d.Digest.String()), &m); err != nil {
+			t.Fatal(err)
+		}
+		got, snapshot := map[string]string{}, d.Digest == f.digest
+		for _, of := range []map[string]string{m.Annotations, d.Annotations, index.Annotations} {
+			for key, value := range of {
+				if name, ok := strings.CutPrefix(key, "org.criu.checkpoint."); ok {
+					got[name] = value
+				}
+			}
+		}
+		if !snapshot && len(got) > 0 {
+			t.Errorf("the image has %v", got)
+		}
+		if snapshot && (got["engine.name"] != "containerd" || got["container.name"] != f.id || got["rootfsImageName"] != shared.image || !strings.HasPrefix(got["rootfsImageID"], "sha256:") ||
+			got["criu.version"] == "" || got["host.arch"] == "" || got["host.kernel"] == "" || got["runtime.name"] != "runc" || !strings.HasPrefix(got["cgroup.version"], "v")) {
+			t.Errorf("the snapshot has %v", got)
+		}
+	}
+}
