@@ -246,6 +246,7 @@ lint: bin/tools/staticcheck ## check formatting, go vet, staticcheck and the syn
 	if [ -n "$$unformatted" ]; then echo "gofmt: $$unformatted"; exit 1; fi
 	@$(GO) vet $(PURE)
 	@CGO_ENABLED=1 $(GO) vet ./cmd/$(KEEPER)
+	@cd contrib/contract; $(GO) vet ./...
 	@bin/tools/staticcheck $(PURE)
 	@CGO_ENABLED=1 bin/tools/staticcheck ./cmd/$(KEEPER)
 	@for script in $$(git grep -lE '^#!.*\bbash$$'); do bash -n "$$script"; done

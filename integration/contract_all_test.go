@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -33,10 +34,17 @@ func TestContractMoved(t *testing.T) {
 	}
 }
 
-// TestContractUserMappings has a program whose root is another user of the host's, with a tmpfs for its control directory, and restores it a second time from a snapshot of the restored one.
+// TestContractUserMappings has a program of root's, and of another user's, whose ids on the host are others, with a tmpfs for its control directory. It is restored a second time from a
+// snapshot of the restored one.
 func TestContractUserMappings(t *testing.T) {
+	for _, user := range []string{"0:0", "7:8"} {
+		t.Run(user, func(t *testing.T) { restoreMapped(t, user) })
+	}
+}
+
+func restoreMapped(t *testing.T, user string) {
 	a, b := pair(t)
-	id := participates(t, a, participant, "--uidmap", "0:100000:65536", "--gidmap", "0:200000:65536", "--mount", "type=tmpfs,src=tmpfs,dst=/run,options=mode=1777")
+	id := participates(t, a, participant, "--user", user, "--uidmap", "0:100000:65536", "--gidmap", "0:200000:65536", "--mount", "type=tmpfs,src=tmpfs,dst=/run,options=mode=1777")
 	j := journey{id: id}
 	checkpoint(t, a, j)
 	cleanup(t, b, id)
@@ -144,6 +152,39 @@ func TestContractGPU(t *testing.T) {
 			if err := json.Unmarshal([]byte(text), &c); err != nil || len(c.GPUs) != 1 || c.GPUs[0].Was != a.UUID(0) || c.GPUs[0].Is != b.UUID(1) {
 				t.Errorf("%v: the program reads %s", err, text)
 			}
+		})
+	}
+}
+
+// dynamo is a program by the contract of ai-dynamo/snapshot, which knows nothing of cryo's: it says that it is ready, and looks for a file once in a while.
+const dynamo = `rm -f $SNAPSHOT_CONTROL_DIR/ready-for-snapshot; echo waits; echo ready >$SNAPSHOT_CONTROL_DIR/ready-for-snapshot
+while [ ! -e $SNAPSHOT_CONTROL_DIR/restore-complete ]; do sleep 0.1; done; touch $SNAPSHOT_CONTROL_DIR/app-restore-ready; while :; do sleep 1; done`
+
+// TestContractDynamo restores a program of ai-dynamo's contract into another pod, whose control directory is an empty volume, as theirs is.
+func TestContractDynamo(t *testing.T) {
+	a, _ := pair(t)
+	for _, variable := range []string{"SNAPSHOT_CONTROL_DIR", "DYN_SNAPSHOT_CONTROL_DIR"} {
+		t.Run(variable, func(t *testing.T) {
+			program := strings.ReplaceAll(dynamo, "SNAPSHOT_CONTROL_DIR", variable)
+			id := name(t)
+			ref := shared.registry.Reference("contract/" + id + ":1")
+			in := []string{"--env", variable + "=/emptydir"}
+			must(t, runPod(t, a, id, shared.image, slices.Concat(newPod(t, a, "old"), inPod("app", shared.image), in), "sh", "-c", program))
+			must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--when-ready", "--push", "--plain-http"))
+			remove(t.Context(), a, id)
+			must(t, a.Cryo(t.Context(), "rm", ref))
+
+			h := annotationHost(t, "dynamo", shared.registry.Address)
+			pullImage(t, h, shared.image)
+			must(t, runPod(t, h, id, shared.image, slices.Concat(newPod(t, h, "new"), inPod("app", shared.image, restoreAnnotation+"="+ref), in), "sh", "-c", "sleep 10000"))
+			control := filepath.Join(h.Dir, "pods/new/emptydir")
+			eventually(t, "the program goes on", 30*time.Second, func() bool { return slices.Contains(names(t, control), "app-restore-ready") })
+			if all := names(t, control); !slices.Contains(all, "restored.json") || slices.Contains(all, "ready-for-snapshot") {
+				t.Errorf("the volume has %v", all)
+			}
+			restoreOver(t, h)
+			remove(t.Context(), h, id)
+			must(t, h.Cryo(t.Context(), "rm", ref))
 		})
 	}
 }
