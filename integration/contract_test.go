@@ -140,3 +140,21 @@ func TestContractReady(t *testing.T) {
 	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--when-ready", "--rm")) // it is still ready
 	must(t, a.Cryo(t.Context(), "inspect", ref))
 }
+
+// TestContractResumed: a program hears that it goes on where its checkpoint has failed, or was only tried, and of no restore.
+func TestContractResumed(t *testing.T) {
+	a, _ := pair(t)
+	ref := "contract/" + name(t) + ":1"
+	id := participates(t, a, participant, hooked("before-checkpoint=[ -e /go ]", "after-restore=exit 1")...)
+	if r := a.Cryo(t.Context(), "checkpoint", id, ref); r.Code != codeAborted || !strings.Contains(r.Stderr, "has exited with 1") {
+		t.Errorf("exit code %d: %s", r.Code, r.Stderr)
+	}
+	prints(t, a, id, "event resumed")
+	must(t, a.Ctr(t.Context(), "tasks", "exec", "--exec-id", "go", id, "touch", "/go"))
+	forget(t, a, ref)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--verify", "--leave-running"))
+	eventually(t, "the second event", 30*time.Second, func() bool { return strings.Count(logged(t, a, id), "event resumed") == 2 })
+	if strings.Contains(logged(t, a, id), "restored") {
+		t.Errorf("the program was told of a restore: %s", logged(t, a, id))
+	}
+}

@@ -38,7 +38,8 @@ type hooks struct {
 	process  *specs.Process // of the container
 }
 
-// hooksOf reads the hooks of a container. The annotation NAME.CONTAINER is that of one container of a pod, and counts before NAME. A command is an array of JSON, or text for /bin/sh -c.
+// hooksOf reads the hooks of a container. The annotation NAME.CONTAINER is that of one container of a pod, and counts before NAME. A command is an
+// array of JSON, which begins with [", or text for /bin/sh -c, which may begin with the command [.
 func hooksOf(spec *specs.Spec) (h hooks, err error) {
 	value := func(name string) string {
 		if own := spec.Annotations[name+"."+spec.Annotations[nameAnnotation]]; own != "" {
@@ -53,10 +54,10 @@ func hooksOf(spec *specs.Spec) (h hooks, err error) {
 			continue
 		}
 		command := []string{"/bin/sh", "-c", text}
-		if strings.HasPrefix(text, "[") {
+		if strings.HasPrefix(text, `["`) {
 			command = nil
 			if err := json.Unmarshal([]byte(text), &command); err != nil || len(command) == 0 {
-				return h, failure.New(errdefs.ErrInvalidArgument, "write [\"COMMAND\", \"ARGUMENT\"], or text for a shell that does not begin with [", "annotation %s=%q is no array of a command and its arguments", name, text)
+				return h, failure.New(errdefs.ErrInvalidArgument, "write [\"COMMAND\", \"ARGUMENT\"], or text for a shell that does not begin with [\"", "annotation %s=%q is no array of a command and its arguments", name, text)
 			}
 		}
 		h.commands[name] = command
@@ -180,7 +181,7 @@ func (o *hookOutput) close() string {
 	return fmt.Sprintf(", and has printed %q", text)
 }
 
-// runWithHooks takes the checkpoint of a container that is alone, between its hooks, and tells its program when it goes on.
+// runWithHooks runs the checkpoint of a container between its hooks, and tells its program that it goes on.
 func (s *service) runWithHooks(ctx context.Context, in *admission, c *container, request checkpoint.Request, holder *worker.Holder) (result checkpoint.Result, err error) {
 	spec, err := c.bundle.spec()
 	if err != nil {

@@ -23,10 +23,13 @@ func TestHooksOf(t *testing.T) {
 		!slices.Equal(h.commands[trust.AfterRestore], []string{"/bin/wake", "up"}) || !slices.Equal(h.commands[trust.AfterCheckpoint], []string{"/bin/sh", "-c", "own"}) {
 		t.Errorf("%+v, %v", h, err)
 	}
+	if h, err := of(map[string]string{trust.AfterRestore: "[ -e /x ]"}); err != nil || !slices.Equal(h.commands[trust.AfterRestore], []string{"/bin/sh", "-c", "[ -e /x ]"}) {
+		t.Errorf("%+v, %v", h, err)
+	}
 	if h, err := of(nil); err != nil || h.timeout != hookTime || len(h.commands) > 0 {
 		t.Errorf("none: %+v, %v", h, err)
 	}
-	for _, wrong := range []map[string]string{{trust.AfterRestore: "[]"}, {trust.AfterRestore: "[1]"}, {trust.AfterRestore: "[x"}, {trust.HookTimeout: "soon"}, {trust.HookTimeout: "0s"}, {trust.HookTimeout: "1h"}} {
+	for _, wrong := range []map[string]string{{trust.AfterRestore: `["x"`}, {trust.AfterRestore: `["x", 1]`}, {trust.HookTimeout: "soon"}, {trust.HookTimeout: "0s"}, {trust.HookTimeout: "1h"}} {
 		if _, err := of(wrong); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%v: %v", wrong, err)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/cryo-project/cryo/shim/worker"
 )
 
-// whenReady returns how long the program of a container may take to be ready whose annotations have its snapshot taken then; 0: they do not. A pod's sandbox has the annotations of its
-// pod, and no program.
+// whenReady returns how long a container's program may take to be ready, if the annotations say that its snapshot is taken then; else 0. A pod's sandbox has the annotations of its pod,
+// and no program.
 func whenReady(annotations map[string]string) (time.Duration, error) {
 	when := annotations[worker.WhenAnnotation]
 	if when == "" || annotations[kindAnnotation] == kindSandbox {
@@ -36,7 +36,7 @@ func whenReady(annotations map[string]string) (time.Duration, error) {
 	return timeout, nil
 }
 
-// takeWhenReady has the checkpoint process wait until the program of a container that was started is ready, and take its snapshot and send it where the container's annotation says.
+// takeWhenReady starts a checkpoint process that waits until the program of a container is ready, and then takes its snapshot and sends it where the container's annotation says.
 // A container without a control directory has no program that could be ready: it may be another one of the pod that has the annotation.
 func (s *service) takeWhenReady(ctx context.Context, c *container) {
 	entry := log.G(ctx).WithField("id", c.request.ID)

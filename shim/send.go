@@ -97,7 +97,7 @@ func (s *service) send(ctx context.Context, c *container, to, images string, o *
 	return nil
 }
 
-// takeAndSend has the checkpoint process take a snapshot and send it.
+// takeAndSend starts a checkpoint process that takes a snapshot and sends it.
 func (s *service) takeAndSend(ctx context.Context, c *container, request worker.Request) (*worker.Taken, error) {
 	id, to := c.request.ID, request.Checkpoint.To
 	taken, warnings, err := worker.Take(ctx, request, s.holding(c))

@@ -44,7 +44,7 @@ func (c *container) tellChanges(init int, spec *specs.Spec) error {
 	return control.Restored(init, changes)
 }
 
-// tellResumed tells the program of a container, of which pid is the first process, that it goes on after a checkpoint.
+// tellResumed writes the event that the program of a container, of which pid is the first process, goes on after a checkpoint.
 func (c *container) tellResumed(ctx context.Context, pid int) {
 	spec, err := c.bundle.spec()
 	if err == nil {

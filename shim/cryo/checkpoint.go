@@ -21,7 +21,7 @@ type CheckpointOptions struct {
 	// SignKey is a file with a private key that signs the snapshot, and SignPassword its password.
 	SignKey      string
 	SignPassword []byte
-	// ReadyTimeout has the snapshot taken when the container's program says that it may be, and is how long that may take; 0: it is taken at once. In the command, --when-ready.
+	// ReadyTimeout is how long the container's program may take to say that its snapshot may be taken; 0: the snapshot is taken at once. The command has --when-ready for that.
 	ReadyTimeout time.Duration
 	// What is saved only if it is asked for.
 	TCPEstablished, FileLocks, ExternalUnixSockets bool

@@ -16,7 +16,7 @@ import (
 
 // Control is a directory in a container by which its program and cryo talk; see CONTRACT.md. All in it is the container's: cryo acts there as the container's first process.
 type Control struct {
-	Variable string // of the container's environment, that names the directory
+	Variable string // names the directory, in the container's environment
 	Dir      string
 	Ready    string // the name of the file by which the program says that its snapshot may be taken
 	complete string // the name of a file that a restore makes; empty: none
@@ -25,7 +25,7 @@ type Control struct {
 // eventsFile is the FIFO from which a program reads what has happened to it.
 const eventsFile = "events"
 
-// controls are the directories that there may be. That of the first variable counts that the environment has.
+// controls are the kinds of directories. The first whose variable the environment has counts.
 var controls = []Control{
 	{Variable: "CRYO_CONTROL_DIR", Ready: "ready"},
 	// Source: ai-dynamo/snapshot, docs/reference/workload-contract.md and api.md.
@@ -95,7 +95,7 @@ func (c *Control) Restored(pid int, changes *Changes) error {
 	return nil
 }
 
-// Resumed tells the program that it goes on after a checkpoint, whether there is a snapshot or not.
+// Resumed writes the event that the program goes on after a checkpoint, whether there is a snapshot or not.
 func (c *Control) Resumed(pid int) error { return c.tell(pid, "resumed\n") }
 
 // replace writes a file in a directory, for its user alone. Whatever has its name is replaced, and not followed.
