@@ -2,6 +2,8 @@ package integration
 
 import (
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -149,4 +151,47 @@ func TestContractHookPod(t *testing.T) {
 		t.Errorf("exit code %d: %s", r.Code, r.Stderr)
 	}
 	must(t, h.Cryo(t.Context(), "rm", ref))
+}
+
+// TestContractHookGPU runs hooks of a container with a GPU, with either engine, and has the one after a restore fail.
+func TestContractHookGPU(t *testing.T) {
+	a, b := gpuPair(t)
+	busybox, err := exec.LookPath("busybox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for engine, flags := range engines {
+		t.Run(engine, func(t *testing.T) {
+			id := name(t)
+			ref := shared.registry.Reference("contract/" + id + ":1")
+			for _, h := range []*lab.Host{a, b} {
+				forget(t, h, ref)
+			}
+			hooks := hooked("before-checkpoint=echo before >>/ran", "after-checkpoint=echo after >>/ran", "after-restore=echo restored >>/ran; [ ! -e /fails ]")
+			before := startGPU(t, a, id, slices.Concat(oneGPU, flags, hooks, []string{"--mount", "type=bind,src=" + busybox + ",dst=/bin/sh,options=rbind:ro"}))
+			ran := func(h *lab.Host) string {
+				return strings.Join(strings.Fields(read(t, filepath.Join(upperDir(t, h, id), "ran"))), " ")
+			}
+			must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--push", "--plain-http"))
+			unharmed(t, a, id, before)
+			if got := ran(a); got != "before after" {
+				t.Errorf("of a container that went on: %s", got)
+			}
+			cleanup(t, b, id)
+			must(t, b.Cryo(t.Context(), "restore", ref, "--plain-http", "--device", "nvidia.com/gpu=1", "--allow", "mounts"))
+			unharmed(t, b, id, before)
+			if got := ran(b); got != "before restored" {
+				t.Errorf("of a container that was restored: %s", got)
+			}
+			remove(t.Context(), b, id)
+			must(t, a.Ctr(t.Context(), "tasks", "exec", "--exec-id", "fails", id, "/bin/sh", "-c", "echo >/fails"))
+			must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
+			r := b.Cryo(t.Context(), "restore", ref, "--plain-http", "--device", "nvidia.com/gpu=1", "--allow", "mounts", "--pull", "always")
+			if r.Code != codeAborted || !strings.Contains(r.Stderr, "io.cryo.after-restore has exited with 1") {
+				t.Errorf("exit code %d: %s", r.Code, r.Stderr)
+			}
+			nothing(t, b, id, "no/such:1")
+			settled(t, b)
+		})
+	}
 }
