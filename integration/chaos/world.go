@@ -199,6 +199,9 @@ func (w *world) start(ctx context.Context, engine string) error {
 	w.engine = engine
 	words := []string{"run", "--detach", "--null-io", "--runtime", runtimeName, "--annotation", "io.cryo.gpu.engine=" + engine, "--device", gpuDevice,
 		lab.GPUImageName, subject, "/fake/fakeapp", "--quiet", "--blocks", "3,5,1"}
+	if engine == "keeper" { // processes that share memory as well
+		words = append(words, "--processes", "2", "--share", "2")
+	}
 	if engine == "" {
 		words = []string{"run", "--detach", "--null-io", "--runtime", runtimeName, lab.ImageName, subject, "workload", "count", "--quiet", "--memory", fmt.Sprint(mib)}
 	}

@@ -72,6 +72,13 @@ func entries(pieces ...entry) []byte {
 	return b
 }
 
+func numbers(all ...uint32) (b []byte) {
+	for _, n := range all {
+		b = binary.LittleEndian.AppendUint32(b, n)
+	}
+	return b
+}
+
 func greeting(state, pieces, foreign uint32, reason string) []byte {
 	b := make([]byte, 16+32, 16+32+len(reason))
 	binary.LittleEndian.PutUint32(b, state)
@@ -103,6 +110,9 @@ func TestHostile(t *testing.T) {
 		return err
 	}
 	one := say(1, last, entries(entry{Address: at, Size: granularity}))
+	books := func(p *Process) error { _, err := p.Books(); return err }
+	share := func(p *Process) error { _, err := p.Shared(); return err }
+	export := func(p *Process) error { _, err := p.Export(3, true); return err }
 	for _, test := range []struct {
 		name string
 		do   func(*Process) error
@@ -136,6 +146,20 @@ func TestHostile(t *testing.T) {
 		{"another", give, []saying{one, say(1, last, []byte{9, 0, 0, 0}, pipe[0])}, "piece 9"},
 		{"none", give, []saying{one, say(0, 0, nil)}, "0 descriptors"},
 		{"driver", give, []saying{one, {header: header{Result: 999}}}, "CUDA_ERROR_UNKNOWN"},
+		{"no books", books, []saying{say(0, 0, make([]byte, 19))}, "shorter"},
+		{"books", books, []saying{say(0, 0, numbers(0, 1, 2, 0, 0))}, "2 are not there"},
+		{"long books", books, []saying{say(0, 0, numbers(maxPieces+1, 0, 0, 0, 0))}, "exported"},
+		{"books with a descriptor", books, []saying{say(0, 0, numbers(0, 0, 0, 0, 0), pipe[0])}, "not asked for"},
+		{"shared without a descriptor", share, []saying{say(1, last, numbers(1, 0, 3))}, "shorter"},
+		{"shared twice", share, []saying{say(1, last, numbers(1, 0, 3), pipe[0], pipe[1])}, "shorter"},
+		{"shared by another number", share, []saying{say(1, last, numbers(maxPieces+1, 0, 3), pipe[0])}, "has descriptor"},
+		{"shared from the host and imported", share, []saying{say(1, last, numbers(hostNumber|1, 1, 3), pipe[0])}, "has descriptor"},
+		{"shared by a descriptor", share, []saying{say(1, last, numbers(1, 0, 3), pipe[0])}, "not memory"},
+		{"shared without end", share, []saying{say(0, 0, nil)}, "0 times"},
+		{"exported nothing", export, []saying{say(1, 0, numbers(hostNumber|3))}, "0 descriptors"},
+		{"exported another", export, []saying{say(1, 0, numbers(3), pipe[0])}, "1 descriptors"},
+		{"exported what is no memory", export, []saying{say(1, 0, numbers(hostNumber|3), pipe[0])}, "not memory"},
+		{"imported", func(p *Process) error { return p.Import(0, os.Stdin) }, []saying{say(0, 0, nil, pipe[0])}, "not asked for"},
 		{"own", func(p *Process) error { _, err := p.Own(t.Context()); return err }, []saying{say(1<<31, 0, nil)}, "left"},
 		{"attach", func(p *Process) error { return p.Attach(t.Context(), []record.GPUPiece{{}}, nil) }, nil, "0 files for 1"},
 	} {
@@ -225,5 +249,18 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		_ = decodeNumbers(next, h, payload)
+		if b, err := decodeBooks(payload); err == nil && (b.Apart > b.Imports || b.Exports > maxPieces || len(b.Unknown) > 1024) {
+			t.Fatalf("%+v", b)
+		}
+		if next < 0 || next > batch {
+			return
+		}
+		if all, err := decodePassed(h, payload, make([]*os.File, next)); err == nil {
+			for _, p := range all {
+				if p.Memory < 0 || p.Memory > maxPieces || p.FD < 0 || p.Host && p.Import {
+					t.Fatalf("%+v", p)
+				}
+			}
+		}
 	})
 }
