@@ -3,11 +3,13 @@
 #include "shared.h"
 #include "virtual.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 static CUuuid first[MAX_DEVICES];        // of each device, when the driver was initialised
+static unsigned char reached[MAX_DEVICES]; // by network cards: so can be what cuMemAlloc makes there
 static uint64_t accessors[MAX_DEVICES]; // of each device: those that cuCtxEnablePeerAccess gave access to it, by bits; under the table's lock
 
 // The largest piece has 256 MiB, and 1 GiB from 4 GiB on. A call of the driver takes nearly as long for a small piece, so a large range is
@@ -32,17 +34,94 @@ CUresult range_create(const struct range *r, size_t bytes, CUmemGenericAllocatio
 		.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
 		.location = {CU_MEM_LOCATION_TYPE_DEVICE, r->device},
 	};
-	int rdma = 0;
 
 	if (r->prop) {
 		prop = *r->prop;
 		prop.requestedHandleTypes |= CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 		return driver.cuMemCreate(handle, bytes, &prop, 0);
 	}
-	// What cuMemAlloc gives can be reached by network cards where the device can be.
-	if (driver.cuDeviceGetAttribute(&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, r->device) == CUDA_SUCCESS)
-		prop.allocFlags.gpuDirectRDMACapable = rdma != 0;
+	prop.allocFlags.gpuDirectRDMACapable = reached[r->device];
 	return driver.cuMemCreate(handle, bytes, &prop, 0);
+}
+
+// Most ranges have one piece. A call of the kernel for each would be a tenth of what the driver takes.
+#define CHUNK 128
+static pthread_mutex_t single = PTHREAD_MUTEX_INITIALIZER;
+static struct spare_piece { struct spare_piece *next; } *spare_pieces; // of single ones; under single
+
+static struct piece *pieces_new(unsigned count)
+{
+	struct piece *p, *chunk;
+
+	if (count != 1)
+		return room(count * sizeof(*p));
+	pthread_mutex_lock(&single);
+	if (!spare_pieces && (chunk = room(CHUNK * sizeof(*chunk))))
+		for (int i = 0; i < CHUNK; i++) {
+			struct spare_piece *spare = (struct spare_piece *)&chunk[i];
+
+			spare->next = spare_pieces;
+			spare_pieces = spare;
+		}
+	p = (struct piece *)spare_pieces;
+	if (p)
+		spare_pieces = spare_pieces->next;
+	pthread_mutex_unlock(&single);
+	return p;
+}
+
+static void pieces_free(struct piece *p, unsigned count)
+{
+	struct spare_piece *spare = (struct spare_piece *)p;
+
+	if (count != 1) {
+		room_free(p, count * sizeof(*p));
+		return;
+	}
+	pthread_mutex_lock(&single);
+	spare->next = spare_pieces;
+	spare_pieces = spare;
+	pthread_mutex_unlock(&single);
+}
+
+// Addresses of ranges that were freed are kept for others of the same size: the driver maps memory faster where memory was mapped before. SPARE are kept, up to SPARE_BYTES each.
+#define SPARE 16
+#define SPARE_BYTES ((size_t)512 << 20)
+static struct { CUdeviceptr address; size_t bytes; } spare[SPARE];
+static unsigned oldest; // of them
+static pthread_mutex_t sparing = PTHREAD_MUTEX_INITIALIZER;
+
+static CUresult reserve(CUdeviceptr *address, size_t bytes)
+{
+	*address = 0;
+	pthread_mutex_lock(&sparing);
+	for (int i = 0; i < SPARE && !*address; i++)
+		if (spare[i].bytes == bytes) {
+			*address = spare[i].address;
+			spare[i].bytes = 0;
+		}
+	pthread_mutex_unlock(&sparing);
+	return *address ? CUDA_SUCCESS : driver.cuMemAddressReserve(address, bytes, 0, 0, 0);
+}
+
+static void unreserve(CUdeviceptr address, size_t bytes)
+{
+	if (bytes <= SPARE_BYTES) {
+		CUdeviceptr other;
+		size_t others;
+
+		pthread_mutex_lock(&sparing);
+		other = spare[oldest].address;
+		others = spare[oldest].bytes;
+		spare[oldest].address = address;
+		spare[oldest].bytes = bytes;
+		oldest = (oldest + 1) % SPARE;
+		pthread_mutex_unlock(&sparing);
+		address = other;
+		bytes = others;
+	}
+	if (bytes)
+		driver.cuMemAddressFree(address, bytes);
 }
 
 // map maps memory, for its device and others.
@@ -112,8 +191,11 @@ static CUresult undo(struct range *r, unsigned made)
 			first = result;
 		at += p->bytes;
 	}
-	driver.cuMemAddressFree(r->address, r->bytes);
-	room_free(r->pieces, r->count * sizeof(*r->pieces));
+	if (first == CUDA_SUCCESS)
+		unreserve(r->address, r->bytes);
+	else
+		driver.cuMemAddressFree(r->address, r->bytes);
+	pieces_free(r->pieces, r->count);
 	return first;
 }
 
@@ -123,9 +205,14 @@ void range_begin(void)
 	int count = 0;
 
 	driver.cuDeviceGetCount(&count);
-	for (CUdevice d = 0; d < count && d < MAX_DEVICES; d++)
-		if (!memcmp(&first[d], &none, sizeof(none)))
-			driver.cuDeviceGetUuid(&first[d], d);
+	for (CUdevice d = 0; d < count && d < MAX_DEVICES; d++) {
+		int rdma = 0;
+
+		if (memcmp(&first[d], &none, sizeof(none)))
+			continue;
+		driver.cuDeviceGetUuid(&first[d], d);
+		reached[d] = driver.cuDeviceGetAttribute(&rdma, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, d) == CUDA_SUCCESS && rdma;
+	}
 }
 
 CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct range *r)
@@ -137,12 +224,12 @@ CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct ran
 		return CUDA_ERROR_NOT_SUPPORTED;
 	*r = (struct range){.asked = asked, .bytes = (asked + GRANULARITY - 1) & ~(GRANULARITY - 1), .device = device, .context = context};
 	r->count = (r->bytes + range_piece(r->bytes) - 1) / range_piece(r->bytes);
-	r->pieces = room(r->count * sizeof(*r->pieces));
+	r->pieces = pieces_new(r->count);
 	if (!r->pieces)
 		return CUDA_ERROR_OPERATING_SYSTEM;
-	result = driver.cuMemAddressReserve(&r->address, r->bytes, 0, 0, 0);
+	result = reserve(&r->address, r->bytes);
 	if (result != CUDA_SUCCESS) {
-		room_free(r->pieces, r->count * sizeof(*r->pieces));
+		pieces_free(r->pieces, r->count);
 		return result;
 	}
 	result = make_pieces(r, &made);
