@@ -45,11 +45,9 @@ func TestGPUShared(t *testing.T) {
 		forget(t, h, live)
 		forget(t, h, ref)
 	}
-	for key := range 2 {
-		must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--gpu-engine", "keeper"))
-		unharmed(t, a, id, before)
-		shareOn(t, a, id, 7+key)
-	}
+	must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--gpu-engine", "keeper"))
+	unharmed(t, a, id, before)
+	shareOn(t, a, id, 7)
 	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
 	handedOver(t, a, ref, 2*12<<20)
 	if n := imported(t, a, ref); n != 2 {
@@ -89,27 +87,3 @@ func TestGPUSharedKept(t *testing.T) {
 
 // onDevices makes containers of processes that share, on one GPU or on two.
 var onDevices = map[string][]string{"one GPU": handing, "two GPUs": slices.Concat(bothGPUs[:4], engineKeeper)}
-
-// TestGPUPeer has one process on two GPUs, one of which has access to the other's memory, left running and restored: access is there again. No rule is overridden.
-func TestGPUPeer(t *testing.T) {
-	a, b := gpuPair(t)
-	id := name(t)
-	live, ref := "gpu/"+id+"-live:1", shared.registry.Reference("gpu/"+id+":1")
-	before := startGPU(t, a, id, onDevices["two GPUs"], "--peer", "--blocks", "1,6,9")
-	for _, h := range []*lab.Host{a, b} {
-		forget(t, h, live)
-		forget(t, h, ref)
-	}
-	for range 2 {
-		must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--gpu-engine", "keeper"))
-		asBefore(t, a, id, before)
-	}
-	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
-	handedOver(t, a, ref, 28<<20)
-	remove(t.Context(), a, id)
-	cleanup(t, b, id)
-	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
-	goneOn(t, before, asBefore(t, b, id, before))
-	alone(t, a)
-	alone(t, b)
-}

@@ -12,6 +12,7 @@ type program struct {
 	name, about string
 	start       []string // flags with which its container is started
 	flags       []string // of the checkpoint
+	forced      string   // the rule that a checkpoint by the driver overrides; the keeper has none
 	refused     string   // by this rule, where the driver saves it; it runs on
 	kept        bool     // and the keeper takes it
 }
@@ -42,8 +43,8 @@ var programs = []program{
 	{name: "geometric", about: "PyTorch Geometric"},
 	{name: "onnx", about: "ONNX Runtime 1.30 on the CPU beside PyTorch: it keeps a SQLite database open", refused: "mapped-lock"},
 	{name: "pools", about: "`os.fork`, a pool of processes and a shell pipeline beside CUDA"},
-	{name: "two-programs", about: "a supervisor with two GPU programs that share nothing", flags: []string{"--force", "gpu-several"}},
-	{name: "web-server", about: "two workers of a web server, each with a model of its own", flags: []string{"--force", "gpu-several", "--tcp-established"}},
+	{name: "two-programs", about: "a supervisor with two GPU programs that share nothing", forced: "gpu-several"},
+	{name: "web-server", about: "two workers of a web server, each with a model of its own", forced: "gpu-several", flags: []string{"--tcp-established"}},
 	{name: "timm", about: "timm: a vision transformer in bfloat16, 4 loader workers"},
 	{name: "lora", about: "PEFT: LoRA on a language model of transformers"},
 	{name: "flax", about: "Flax and Optax"},
@@ -61,6 +62,12 @@ func (p program) outcome() string {
 		return "works with the engine keeper; the driver's refuses it, `" + p.refused + "`"
 	case p.refused != "":
 		return fmt.Sprintf("refused, `%s`", p.refused)
+	case p.forced != "":
+		with := strings.Join(append([]string{"--force", p.forced}, p.flags...), " ")
+		if len(p.flags) > 0 {
+			return fmt.Sprintf("works with `%s` by the engine keeper, with `%s` by the driver", strings.Join(p.flags, " "), with)
+		}
+		return fmt.Sprintf("works by the engine keeper, and with `%s` by the driver", with)
 	case len(p.start) > 0:
 		return fmt.Sprintf("works with `%s`, started with `%s`", strings.Join(p.flags, " "), strings.Join(p.start, " "))
 	case len(p.flags) > 0:
@@ -80,6 +87,7 @@ func programCases() (all []testCase) {
 			testCase{"program-" + p.name, about, 1, 40, 8, func(ctx context.Context, b *bench, r *result) error { return b.program(ctx, r, p, b.start(r, p)) }},
 			testCase{"keeper-program-" + p.name, about, 1, 40, 8, func(ctx context.Context, b *bench, r *result) error {
 				p := p
+				p.forced = ""
 				if p.kept {
 					p.refused = ""
 				}
@@ -99,7 +107,11 @@ func (b *bench) start(r *result, p program) *container {
 // program moves a container, or wants it refused.
 func (b *bench) program(ctx context.Context, r *result, p program, c *container) error {
 	if p.refused == "" {
-		return b.journey(ctx, r, c, route{live: true, checkpoint: p.flags})
+		flags := p.flags
+		if p.forced != "" {
+			flags = append([]string{"--force", p.forced}, flags...)
+		}
+		return b.journey(ctx, r, c, route{live: true, checkpoint: flags})
 	}
 	defer b.clear(ctx, c)
 	if err := b.begin(ctx, r, c); err != nil {
