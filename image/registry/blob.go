@@ -48,18 +48,22 @@ func (b *blobReader) open() error {
 	if b.priority != "" {
 		header.Set("Priority", b.priority)
 	}
-	asked := time.Now()
-	resp, err := b.repo.do(b.ctx, http.MethodGet, b.repo.url("blobs", b.d.Digest.String()), header)
-	if err != nil {
-		return err
-	}
-	if err := b.check(resp); err != nil {
+	for {
+		asked := time.Now()
+		resp, err := b.repo.do(b.ctx, http.MethodGet, b.repo.url("blobs", b.d.Digest.String()), header)
+		if err != nil {
+			return err
+		}
+		if err = b.check(resp); err == nil {
+			b.body, b.began, b.since = resp.Body, b.off, time.Now()
+			b.latency = b.since.Sub(asked)
+			return nil
+		}
 		resp.Body.Close()
-		return err
+		if !wrong(resp.Body) {
+			return err
+		}
 	}
-	b.body, b.began, b.since = resp.Body, b.off, time.Now()
-	b.latency = b.since.Sub(asked)
-	return nil
 }
 
 func (b *blobReader) isPart() bool { return b.part || b.off > 0 || b.end < b.d.Size }
@@ -121,7 +125,12 @@ func (b *blobReader) Read(p []byte) (int, error) {
 		if n > 0 || err == nil {
 			return n, nil // an error comes again
 		}
+		body := b.body
 		b.Close()
+		if b.ctx.Err() == nil && broken(body) {
+			b.t.again()
+			continue
+		}
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}

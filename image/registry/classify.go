@@ -177,7 +177,7 @@ func temporary(err error) bool {
 		}
 	}
 	var n net.Error
-	if errors.As(err, &n) && n.Timeout() {
+	if errors.As(err, &n) && n.Timeout() || errors.As(err, new(*MirrorError)) {
 		return true
 	}
 	// net/http keeps these two to itself.

@@ -61,9 +61,9 @@ func (p *Puller) fetch(ctx context.Context, d ocispec.Descriptor, t *tracker, ho
 }
 
 // complete downloads the missing part of a blob and verifies the blob. It downloads all of a damaged blob again. After the first bad answer, which a proxy or a restarting registry
-// may have sent, it repeats the request once.
+// may have sent, it repeats the request once. A mirror whose bytes are damaged is left out, and is no attempt.
 func (r *repo) complete(ctx context.Context, p *store.Ingest, d ocispec.Descriptor, s *store.PullSource, t *tracker, attempts int) (err error) {
-	for asked := false; attempts > 0; attempts-- {
+	for asked := false; attempts > 0; {
 		err = r.fill(ctx, p, d, s, t)
 		if !asked && errors.As(err, new(*AnswerError)) && ctx.Err() == nil && r.timing.pause(ctx, 0) == nil {
 			asked = true
@@ -75,6 +75,9 @@ func (r *repo) complete(ctx context.Context, p *store.Ingest, d ocispec.Descript
 		}
 		if err = p.Verify(ctx); !errors.Is(err, store.ErrCorrupt) {
 			return err
+		}
+		if !r.distrust(d.Digest) {
+			attempts--
 		}
 	}
 	return err

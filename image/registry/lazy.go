@@ -161,7 +161,11 @@ func (p *Puller) hash(ctx context.Context, d ocispec.Descriptor, part *store.Ing
 	err := part.Verify(ctx)
 	<-p.lazy.hashing
 	if errors.Is(err, store.ErrCorrupt) {
-		err = p.repo.complete(ctx, part, d, p.lazy.Source, t, damageAttempts-1)
+		attempts := damageAttempts - 1
+		if p.repo.distrust(d.Digest) {
+			attempts = damageAttempts
+		}
+		err = p.repo.complete(ctx, part, d, p.lazy.Source, t, attempts)
 	}
 	return err
 }

@@ -11,8 +11,10 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/registry/remote"
 	"oras.land/oras-go/v2/registry/remote/errcode"
 
+	"github.com/cryo-project/cryo/image/format"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -26,16 +28,22 @@ var accept = strings.Join([]string{
 
 // Resolve asks the registry what ref names.
 func Resolve(ctx context.Context, ref string, o Options) (ocispec.Descriptor, error) {
-	r, err := connect(ctx, "resolve", ref, o)
+	r, err := connectToRead(ctx, "resolve", ref, o)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	defer r.close()
-	d, err := r.manager.Resolve(ctx, r.ref.Reference)
+	d, err := r.resolve(ctx)
 	if err != nil {
 		return ocispec.Descriptor{}, fmt.Errorf("resolve %s: %w", ref, r.classify(ctx, err))
 	}
 	return d, nil
+}
+
+// resolve asks what the reference names.
+func (r *repo) resolve(ctx context.Context) (ocispec.Descriptor, error) {
+	by := &remote.Repository{Client: r.client, Reference: r.ref, PlainHTTP: r.manager.PlainHTTP, MaxMetadataBytes: store.MaxManifest}
+	return by.Resolve(ctx, r.ref.Reference)
 }
 
 // Pull fetches the snapshot that ref names and tags it with ref in the local store. What is there is not fetched again, so a
@@ -95,10 +103,14 @@ func (r *repo) snapshot(ctx context.Context, judge func(ocispec.Descriptor) erro
 	return n, err
 }
 
-// manifest fetches the manifest of a tag or digest, again where it was cut or damaged on the way.
+// manifest fetches the manifest of a tag or digest, again where it was cut or damaged on the way. A mirror whose answer is of no use is left out.
 func (r *repo) manifest(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
 	for n := 0; ; n++ {
-		d, data, err := r.manifestOnce(ctx, reference)
+		d, data, from, err := r.manifestOnce(ctx, reference)
+		if (err != nil || mislabelled(d, data)) && ctx.Err() == nil && wrong(from) {
+			n--
+			continue
+		}
 		damaged, cut := errors.Is(err, store.ErrCorrupt), errors.As(err, new(*cutError)) && temporary(err)
 		if again := damaged && n+1 < damageAttempts || cut && n < r.timing.attempts; !again || ctx.Err() != nil {
 			return d, data, err
@@ -109,40 +121,49 @@ func (r *repo) manifest(ctx context.Context, reference string) (ocispec.Descript
 	}
 }
 
+// mislabelled reports whether a manifest says that it has another media type than the answer has, which no digest protects.
+func mislabelled(d ocispec.Descriptor, data []byte) bool {
+	var m struct {
+		MediaType string `json:"mediaType"`
+	}
+	return !store.IsManifest(d.MediaType) || format.ManifestJSON.Unmarshal(data, &m) == nil && m.MediaType != "" && m.MediaType != d.MediaType
+}
+
 // cutError ends an answer that had begun.
 type cutError struct{ error }
 
 // Unwrap returns the error.
 func (e *cutError) Unwrap() error { return e.error }
 
-func (r *repo) manifestOnce(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
+// manifestOnce asks for a manifest once. from is the body of the answer, closed; nil: none came.
+func (r *repo) manifestOnce(ctx context.Context, reference string) (_ ocispec.Descriptor, _ []byte, from io.ReadCloser, _ error) {
 	var none ocispec.Descriptor
 	resp, err := r.do(ctx, http.MethodGet, r.url("manifests", reference), http.Header{"Accept": {accept}})
 	if err != nil {
-		return none, nil, fmt.Errorf("fetch manifest: %w", err)
+		return none, nil, nil, fmt.Errorf("fetch manifest: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return none, nil, fmt.Errorf("fetch manifest: %w", answerError(resp))
+		return none, nil, nil, fmt.Errorf("fetch manifest: %w", answerError(resp))
 	}
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, store.MaxManifest+1))
 	if err != nil {
-		return none, nil, fmt.Errorf("fetch manifest: %w", &cutError{err})
+		return none, nil, resp.Body, fmt.Errorf("fetch manifest: %w", &cutError{err})
 	}
 	what := "manifest of " + r.name
 	if len(data) > store.MaxManifest {
-		return none, nil, store.Corrupt(what, fmt.Errorf("larger than %d bytes", store.MaxManifest))
+		return none, nil, resp.Body, store.Corrupt(what, fmt.Errorf("larger than %d bytes", store.MaxManifest))
 	}
 	mediaType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil {
-		return none, nil, store.Corrupt(what, fmt.Errorf("parse Content-Type: %w", err))
+		return none, nil, resp.Body, store.Corrupt(what, fmt.Errorf("parse Content-Type: %w", err))
 	}
 	d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
 	for _, want := range []string{reference, resp.Header.Get("Docker-Content-Digest")} {
 		// A tag is no digest; a digest by another algorithm cannot be compared.
 		if w := digest.Digest(want); w.Validate() == nil && w.Algorithm() == digest.SHA256 && w != d.Digest {
-			return none, nil, store.Corrupt(what, fmt.Errorf("it has digest %s, not %s", d.Digest, w))
+			return none, nil, resp.Body, store.Corrupt(what, fmt.Errorf("it has digest %s, not %s", d.Digest, w))
 		}
 	}
-	return d, data, nil
+	return d, data, resp.Body, nil
 }

@@ -50,7 +50,7 @@ func Look(ctx context.Context, dst *store.Store, ref string, o Options) (*Puller
 }
 
 func newPuller(ctx context.Context, dst *store.Store, ref string, o Options, look bool) (*Puller, error) {
-	r, err := connect(ctx, "pull", ref, o)
+	r, err := connectToRead(ctx, "pull", ref, o)
 	if err != nil {
 		return nil, err
 	}

@@ -41,6 +41,9 @@ func (g *Ranges) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []
 	return nil
 }
 
+// Damaged says that bytes of a blob were not what they should be. Mirrors that have sent some of it are left out for it from now on.
+func (g *Ranges) Damaged(d ocispec.Descriptor) { g.repo.distrust(d.Digest) }
+
 // Turn waits until n bytes may be fetched ahead. What comes soon delays no other request.
 func (g *Ranges) Turn(ctx context.Context, n int64) (end func(), err error) {
 	if g.repo.line.soon(n) {

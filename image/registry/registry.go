@@ -39,6 +39,10 @@ type Options struct {
 	// Patient asks a registry that has never answered as often as one that has: no user waits who may have mistyped its name.
 	Patient bool
 
+	// Hosts are directories, as PATH lists them, with containerd's host configuration (HOST/hosts.toml); empty: none. What is read comes by the mirrors that it names, and by the
+	// registry where they fail. Its certificates and headers of the registry itself count for pushes, too.
+	Hosts string
+
 	// NamedBy is the reference of the snapshot that names what is fetched from another registry than its own; empty: the user does. A snapshot may name any host: it may
 	// be no nearer to this one than the snapshot's registry, and is spoken to by TLS only, since stored passwords go there.
 	NamedBy string

@@ -28,7 +28,7 @@ type repo struct {
 	name    string             // the reference as normalised
 	ref     registry.Reference // host, repository, and tag, digest or nothing
 	scheme  string
-	client  *auth.Client
+	client  remote.Client   // for what is read, by mirrors too
 	base    *http.Transport // gives up on an answer after a minute
 	slow    *http.Transport // for uploads: a registry may have to hash for minutes before it answers
 	near    *reach
@@ -36,6 +36,9 @@ type repo struct {
 	line    *scheduler         // between what a reader waits for and the rest
 	manager *remote.Repository // manifests and referrers
 	asUser  *atomic.Value      // string
+	hosts   hosts              // of containerd's configuration
+	mirrors []*mirror          // of a repository that is only read
+	other   *mirror            // takes the registry's place; nil: none does
 }
 
 // user is the name that we told the registry.
@@ -73,6 +76,20 @@ func connect(ctx context.Context, what, ref string, o Options) (*repo, error) {
 	return r, nil
 }
 
+// connectToRead is connect for a repository that is only read, by mirrors where there are some. Decision: pushes and signing go to the registry alone, whatever capability a mirror has: the
+// snapshot must be where its name says for hosts without the mirror, and what a push leaves out depends on what the registry has.
+func connectToRead(ctx context.Context, what, ref string, o Options) (*repo, error) {
+	r, err := connect(ctx, what, ref, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.readByMirrors(o, cmp.Or(o.certs, dockerCerts)); err != nil {
+		r.close()
+		return nil, fmt.Errorf("%s %s: %w", what, ref, err)
+	}
+	return r, nil
+}
+
 // elsewhere returns the repository of a reference to the same registry, unless it is this one; empty: it is of another.
 func (r *repo) elsewhere(ref string) string {
 	_, at, err := parse(ref)
@@ -84,20 +101,32 @@ func (r *repo) elsewhere(ref string) string {
 
 // open prepares to speak to the registry of ref. Only a loopback address is contacted here.
 func open(ctx context.Context, name string, ref registry.Reference, o Options) (*repo, error) {
-	certs := o.certs
-	if certs == "" {
-		certs = dockerCerts
-	}
-	conf, err := tlsConfig(ref.Registry, certs, o)
+	h, err := readHosts(ctx, o.Hosts, ref.Registry)
 	if err != nil {
 		return nil, err
 	}
-	r := &repo{name: name, ref: ref, timing: o.timing.withDefaults(), line: &scheduler{streams: int64(o.concurrency())}, asUser: new(atomic.Value)}
-	credential, err := r.credentials(o)
+	plain, own := o.PlainHTTP, h.server
+	if own != nil && !own.is(ref.Host()) {
+		own = nil
+	}
+	var base *tls.Config
+	if own != nil {
+		base = own.connections.TLSClientConfig.Clone()
+		if isLoopback(ref.Host()) {
+			base.InsecureSkipVerify = false // which containerd does there without being told
+		} else if own.Scheme == "http" && o.NamedBy == "" {
+			plain = true
+		}
+	}
+	conf, err := tlsConfig(ref.Registry, cmp.Or(o.certs, dockerCerts), o, base)
 	if err != nil {
 		return nil, err
 	}
-	plain := o.PlainHTTP
+	r := &repo{name: name, ref: ref, hosts: h, timing: o.timing.withDefaults(), line: &scheduler{streams: int64(o.concurrency())}, asUser: new(atomic.Value)}
+	credential, err := r.credentials(o, r.asUser)
+	if err != nil {
+		return nil, err
+	}
 	if !plain && o.NamedBy == "" && isLoopback(ref.Host()) {
 		plain = !speaksTLS(ctx, ref.Host())
 	}
@@ -110,20 +139,21 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 		r.near.limit, r.near.namedBy = farthest(ctx, signature.DomainOf(o.NamedBy)), o.NamedBy
 	}
 	r.base, r.slow = connections(conf, o, r.timing.idle, r.timing.idle, r.near), connections(conf, o, 15*r.timing.idle, r.timing.idle, r.near)
-	r.client = &auth.Client{
-		Client:     &http.Client{Transport: newTransport(r.base, r.slow, r.timing, o)},
+	client := &auth.Client{
+		Client:     &http.Client{Transport: newTransport(withHeaders(r.base, own), withHeaders(r.slow, own), r.timing, o)},
 		Credential: credential,
 		Cache:      auth.NewCache(),
 		ClientID:   "cryo",
 	}
-	r.client.SetUserAgent("cryo")
+	client.SetUserAgent("cryo")
+	r.client = client
 	// Registries often cannot delete, and what another writer put there meanwhile must stay: SkipReferrersGC.
-	r.manager = &remote.Repository{Client: r.client, Reference: ref, PlainHTTP: plain, SkipReferrersGC: true, MaxMetadataBytes: store.MaxManifest, ReferrerListMaxPages: referrerPages}
+	r.manager = &remote.Repository{Client: client, Reference: ref, PlainHTTP: plain, SkipReferrersGC: true, MaxMetadataBytes: store.MaxManifest, ReferrerListMaxPages: referrerPages}
 	return r, nil
 }
 
-// credentials returns the source of user names and passwords.
-func (r *repo) credentials(o Options) (auth.CredentialFunc, error) {
+// credentials returns the source of user names and passwords, each for its host. It notes the user name in user.
+func (r *repo) credentials(o Options, user *atomic.Value) (auth.CredentialFunc, error) {
 	get := func(_ context.Context, host string) (auth.Credential, error) {
 		if signature.CanonicalDomain(host) != signature.CanonicalDomain(r.ref.Registry) {
 			return auth.EmptyCredential, nil
@@ -143,7 +173,7 @@ func (r *repo) credentials(o Options) (auth.CredentialFunc, error) {
 			return c, ours{credentialsError(host, err)}
 		}
 		if c.Username != "" {
-			r.asUser.Store(c.Username)
+			user.Store(c.Username)
 		}
 		return c, nil
 	}, nil
@@ -203,6 +233,12 @@ func connections(conf *tls.Config, o Options, answer, idle time.Duration, near *
 func (r *repo) close() {
 	r.base.CloseIdleConnections()
 	r.slow.CloseIdleConnections()
+	for _, m := range r.mirrors {
+		m.transport.CloseIdleConnections()
+	}
+	if r.other != nil {
+		r.other.transport.CloseIdleConnections()
+	}
 }
 
 // isLoopback follows Docker, which takes registries on loopback addresses without TLS.
@@ -260,6 +296,9 @@ func (r *repo) hasBlob(ctx context.Context, d ocispec.Descriptor) (bool, error) 
 	switch resp.StatusCode {
 	case http.StatusOK:
 		resp.Body.Close()
+		if resp.ContentLength != d.Size && wrong(resp.Body) {
+			return r.hasBlob(ctx, d)
+		}
 		return resp.ContentLength < 0 || resp.ContentLength == d.Size, nil
 	case http.StatusNotFound:
 		resp.Body.Close()

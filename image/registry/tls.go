@@ -14,12 +14,19 @@ import (
 // https://docs.docker.com/engine/security/certificates/.
 const dockerCerts = "/etc/docker/certs.d"
 
-// tlsConfig trusts the system, Docker's authorities for this host and the file in the options.
-func tlsConfig(host, certs string, o Options) (*tls.Config, error) {
+// tlsConfig trusts the system, Docker's authorities for this host, the file in the options, and what containerd's configuration says (base; nil: nothing).
+func tlsConfig(host, certs string, o Options, base *tls.Config) (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: o.Insecure}
-	pool, err := x509.SystemCertPool()
-	if err != nil {
-		pool = x509.NewCertPool()
+	var pool *x509.CertPool
+	if base != nil {
+		c.InsecureSkipVerify = c.InsecureSkipVerify || base.InsecureSkipVerify
+		c.Certificates, pool = base.Certificates, base.RootCAs
+	}
+	if pool == nil {
+		var err error
+		if pool, err = x509.SystemCertPool(); err != nil {
+			pool = x509.NewCertPool()
+		}
 	}
 	if o.CAFile != "" {
 		if err := addAuthorities(pool, o.CAFile); err != nil {

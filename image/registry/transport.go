@@ -23,6 +23,7 @@ type timing struct {
 	maxWait  time.Duration
 	attempts int           // repetitions without any progress
 	idle     time.Duration // a connection on which nothing moves is dead
+	rest     time.Duration // see mirrorRest
 }
 
 func (t timing) withDefaults() timing {

@@ -141,6 +141,9 @@ func (g *pulledSegment) Again(tries int, err error) bool {
 // ReadAgain implements [image.Arriving].
 func (g *pulledSegment) ReadAgain(p []byte, off int64) (int, error) {
 	g.drop(off, off+int64(len(p)))
+	if g.source.Damaged != nil {
+		g.source.Damaged(g.d)
+	}
 	return g.again(p, off, func(ctx context.Context) error { return g.source.fetch(ctx, g.d, off, p, false) })
 }
 

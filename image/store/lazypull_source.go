@@ -26,6 +26,8 @@ type PullSource struct {
 	Whole bool
 	// Away is called when bytes could not be fetched, and tells whether to try again. nil: never.
 	Away func(ctx context.Context, err error) bool
+	// Damaged is called with a segment whose bytes turned out to be damaged, before they are fetched again. nil: there is no need.
+	Damaged func(d ocispec.Descriptor)
 	// Turn waits until n bytes may be fetched ahead, which end ends. nil: at any time.
 	Turn func(ctx context.Context, n int64) (end func(), err error)
 

@@ -100,7 +100,7 @@ func newLazyPull(ctx context.Context, s *store.Store, p *registry.Puller, whole 
 		c.cancel(err)
 		return nil, err
 	}
-	c.source.Whole, c.source.Away, c.source.Turn = whole, c.wait, ranges.Turn
+	c.source.Whole, c.source.Away, c.source.Turn, c.source.Damaged = whole, c.wait, ranges.Turn, ranges.Damaged
 	return c, nil
 }
 
