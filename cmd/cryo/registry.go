@@ -43,7 +43,11 @@ func (r *registryFlags) resolve(ctx context.Context, a *app) (registry.Options, 
 	if o.Concurrency < 0 || o.Concurrency > 64 {
 		return o, misused("cryo", "--concurrency %d is not between 1 and 64", o.Concurrency)
 	}
-	var err error
+	c, err := a.config()
+	if err != nil {
+		return o, err
+	}
+	o.Hosts = c.Registry.Hosts
 	o.Username, o.Password, err = r.login(ctx, a)
 	return o, err
 }

@@ -31,6 +31,8 @@ type Config struct {
 	Store Store `toml:"store"`
 	// Containerd is about how the cryo command asks it.
 	Containerd Containerd `toml:"containerd"`
+	// Registry is about how registries are reached.
+	Registry Registry `toml:"registry"`
 	// Dump holds CRIU's options for dumps.
 	Dump Dump `toml:"dump"`
 	// Checkpoint says where the annotation io.cryo.checkpoint-to may have snapshots sent.
@@ -58,6 +60,12 @@ func (s Store) PartialAge() time.Duration { return time.Duration(s.PartialPulls)
 type Containerd struct {
 	// Patience, in seconds, is how long a command that has begun asks a containerd again that has gone away, where that changes nothing. Default 30.
 	Patience int64 `toml:"patience"`
+}
+
+// Registry is about how registries are reached.
+type Registry struct {
+	// Hosts are directories, as PATH lists them, with HOST/hosts.toml, as config_path of containerd names them. Default /etc/containerd/certs.d. Empty: mirrors are not asked.
+	Hosts string `toml:"hosts"`
 }
 
 // Dump are CRIU's options for dumps.
@@ -115,6 +123,7 @@ func Default() Config {
 		Root:       "/var/lib/cryo",
 		Store:      Store{PartialPulls: 7},
 		Containerd: Containerd{Patience: 30},
+		Registry:   Registry{Hosts: "/etc/containerd/certs.d"},
 		Dump: Dump{GhostLimit: 64, Timeout: 30,
 			InotifyPaths: []string{"/tmp", "/var/tmp", "/run", "/srv", "/app", "/workspace", "/opt", "/root", "/home", "/usr/src", "/usr/local", "/usr/share/zoneinfo", "/var/lib"}},
 		Restore: Restore{Lazy: true, Timeout: 120, RegistryTimeout: 3600, Policy: Policy{Timeout: 60}},
@@ -222,6 +231,11 @@ func (c Config) validate() error {
 	}
 	if err := c.Restore.Policy.validate("restore.policy"); err != nil {
 		return err
+	}
+	for _, dir := range filepath.SplitList(c.Registry.Hosts) {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("registry.hosts: %q is not an absolute path", dir)
+		}
 	}
 	for _, dir := range c.GPU.CDI {
 		if !filepath.IsAbs(dir) {

@@ -77,7 +77,7 @@ func (c *Client) Checkpoint(ctx context.Context, container, ref string, o Checkp
 		t.Compression = "none"
 	}
 	if o.Push {
-		reg, err := o.Registry.options(o.Hooks)
+		reg, err := o.Registry.options(c.config, o.Hooks)
 		if err != nil {
 			return nil, err
 		}

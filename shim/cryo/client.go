@@ -97,13 +97,13 @@ type Registry struct {
 	Concurrency int
 }
 
-func (r Registry) options(h Hooks) (registry.Options, error) {
+func (r Registry) options(c config.Config, h Hooks) (registry.Options, error) {
 	if r.Concurrency < 0 {
 		return registry.Options{}, fmt.Errorf("Registry.Concurrency is %d: %w", r.Concurrency, errdefs.ErrInvalidArgument)
 	}
 	return registry.Options{
 		Username: r.Username, Password: r.Password, DockerConfig: r.CredentialsFile, PlainHTTP: r.PlainHTTP, Insecure: r.Insecure, CAFile: r.CAFile,
-		Concurrency: r.Concurrency, Progress: h.progress(),
+		Concurrency: r.Concurrency, Progress: h.progress(), Hosts: c.Registry.Hosts,
 	}, nil
 }
 

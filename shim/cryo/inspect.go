@@ -95,7 +95,7 @@ func (c *Client) Inspect(ctx context.Context, ref string, o InspectOptions) (_ *
 	}
 	where := restore.InspectOptions{Config: c.config, Address: c.options.Address, Namespace: namespace(ctx)}
 	if !o.Local {
-		where.Registry = func() (registry.Options, error) { return o.Registry.options(Hooks{}) }
+		where.Registry = func() (registry.Options, error) { return o.Registry.options(c.config, Hooks{}) }
 	}
 	if o.Review || o.Check {
 		if where.Program, err = c.program(); err != nil {

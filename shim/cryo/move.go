@@ -42,7 +42,7 @@ func pushed(digest string, t *restore.Transfer, n *save.Named) *Pushed {
 
 // Push sends the snapshot ref of the local store to a name in a registry, or into a file: oci:DIRECTORY or oci-archive:FILE. An empty destination is ref.
 func (c *Client) Push(ctx context.Context, ref, destination string, o PushOptions) (*Pushed, error) {
-	reg, err := o.Registry.options(o.Hooks)
+	reg, err := o.Registry.options(c.config, o.Hooks)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ type Pulled struct {
 
 // Pull fetches a snapshot from a registry, or from a file as [Client.Push] writes it, into the local store.
 func (c *Client) Pull(ctx context.Context, ref string, o PullOptions) (*Pulled, error) {
-	reg, err := o.Registry.options(o.Hooks)
+	reg, err := o.Registry.options(c.config, o.Hooks)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ type Prewarmed struct {
 
 // Prewarm gets a snapshot ready for a restore: pulled, verified, its base image unpacked in containerd, and its files in the page cache.
 func (c *Client) Prewarm(ctx context.Context, ref string, o PrewarmOptions) (*Prewarmed, error) {
-	reg, err := o.Registry.options(o.Hooks)
+	reg, err := o.Registry.options(c.config, o.Hooks)
 	if err != nil {
 		return nil, err
 	}

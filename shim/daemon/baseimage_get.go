@@ -134,24 +134,35 @@ func withDigest(ctx context.Context, client *containerd.Client, d digest.Digest)
 	return present, nil
 }
 
-// pullImage has containerd fetch and unpack an image.
+// pullImage has containerd fetch and unpack an image. A blob that a mirror has sent damaged is fetched from another host.
 func pullImage(ctx context.Context, client *containerd.Client, from, snapshotter string, o registry.Options) (containerd.Image, error) {
 	i, err := registry.NewImage(ctx, from, o)
 	if err != nil {
 		return nil, err
 	}
 	defer i.Close()
-	return client.Pull(ctx, from, containerd.WithResolver(resolver{i}), containerd.WithPullUnpack, containerd.WithPullSnapshotter(snapshotter))
+	for {
+		img, err := client.Pull(ctx, from, containerd.WithResolver(resolver{i}), containerd.WithPullUnpack, containerd.WithPullSnapshotter(snapshotter))
+		var wrong *registry.MirrorError
+		if !errors.As(err, &wrong) || ctx.Err() != nil {
+			return img, err
+		}
+		log.G(ctx).WithError(err).Info("pull again by another host")
+		part := remotes.MakeRefKey(ctx, ocispec.Descriptor{MediaType: wrong.MediaType, Digest: wrong.Digest})
+		if err := client.ContentStore().Abort(ctx, part); err != nil && !errdefs.IsNotFound(err) {
+			return nil, fmt.Errorf("drop what a mirror has sent of %s: %w", wrong.Digest, err)
+		}
+	}
 }
 
 // optionsFor are those for the registry of another reference: what the user gives by flags, a password above all, is for the registry of ref, and a snapshot
-// may name any host. Others have what /etc/docker/certs.d and the credential store say, and are spoken to as [registry.Options].NamedBy says; but if here
+// may name any host. Others have what /etc/docker/certs.d, hosts.toml and the credential store say, and are spoken to as [registry.Options].NamedBy says; but if here
 // says that the manager of this host has the image from there, they are taken as any that a user names.
 func optionsFor(o registry.Options, ref, other string, here bool) registry.Options {
 	if sameRegistry(ref, other) {
 		return o
 	}
-	others := registry.Options{DockerConfig: o.DockerConfig, Trace: o.Trace}
+	others := registry.Options{DockerConfig: o.DockerConfig, Hosts: o.Hosts, Trace: o.Trace}
 	if !here {
 		others.NamedBy = ref
 	}

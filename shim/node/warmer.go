@@ -338,7 +338,7 @@ func (k *warmer) attempt(ctx context.Context, want Wanted, w Snapshot, all []res
 		Ref: w.Ref, Pull: restore.PullMissing, Judging: judging,
 		DiskBudget: smaller(want.Budget.Disk, c.Prewarm.Disk) << 20, GPUBudget: smaller(want.Budget.GPU, c.Prewarm.GPU) << 20,
 		OnGPU: w.GPU, GPUs: restore.GPUOptions{Devices: w.Devices}, GPU: c.GPU,
-		Registry: registry.Options{DockerConfig: c.Restore.Policy.Credentials, PlainHTTP: c.Restore.Policy.Plain(w.Ref), Counts: &counts, Progress: phases.progress},
+		Registry: registry.Options{DockerConfig: c.Restore.Policy.Credentials, PlainHTTP: c.Restore.Policy.Plain(w.Ref), Hosts: c.Registry.Hosts, Counts: &counts, Progress: phases.progress},
 		Connect:  k.o.Connect,
 		Warn:     func(text string, args ...any) { k.o.Log(Entry{What: fmt.Sprintf(text, args...), Reference: w.Ref}) },
 	})

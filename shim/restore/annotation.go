@@ -43,7 +43,7 @@ func mismatch(found []host.FitFinding) error {
 func annotated(c config.Config, r worker.Request) (Options, error) {
 	o := Options{
 		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: worker.Choices{Force: c.Restore.Policy.Force}, Timeout: c.Restore.Policy.Patience(),
-		Registry: registry.Options{DockerConfig: c.Restore.Policy.Credentials},
+		Registry: registry.Options{DockerConfig: c.Restore.Policy.Credentials, Hosts: c.Registry.Hosts},
 	}
 	if full, err := store.Normalize(r.Ref); err == nil { // else what it is looked for by says what is wrong
 		o.Registry.PlainHTTP = c.Restore.Policy.Plain(full)

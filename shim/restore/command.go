@@ -308,7 +308,7 @@ func (m *making) chosen(ctx context.Context) (Options, error) {
 	c := m.Choices
 	o := Options{
 		Config: m.Config, Name: m.Name, Namespace: m.Namespace, Address: m.Address, Choices: c, GPUs: GPUOptions{Devices: c.Devices},
-		Registry: RegistryOptions(c.Registry),
+		Registry: RegistryOptions(c.Registry, m.Config),
 		Check:    func(c image.Config, name string, spec *specs.Spec) error { return m.admit(ctx, c, name, spec) },
 	}
 	o.Policy.Devices = c.Devices
@@ -335,10 +335,11 @@ func (m *making) chosen(ctx context.Context) (Options, error) {
 	return o, nil
 }
 
-// RegistryOptions returns what a command has said of a registry.
-func RegistryOptions(r worker.Registry) registry.Options {
+// RegistryOptions returns what a command and the host's configuration say of a registry.
+func RegistryOptions(r worker.Registry, c config.Config) registry.Options {
 	return registry.Options{
 		PlainHTTP: r.PlainHTTP, Insecure: r.Insecure, CAFile: r.CAFile, Username: r.Username, Password: r.Password, Concurrency: r.Concurrency, DockerConfig: r.Credentials,
+		Hosts: c.Registry.Hosts,
 	}
 }
 

@@ -107,7 +107,7 @@ func (v *serving) ordered() (Options, error) {
 	r, order := v.request, v.request.Order
 	o := Options{
 		Config: v.config, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: order.Choices, Digest: order.Digest, Policy: order.Policy,
-		Registry: RegistryOptions(order.Choices.Registry), Ordered: true,
+		Registry: RegistryOptions(order.Choices.Registry, v.config), Ordered: true,
 	}
 	if o.Choices.Progress {
 		o.Registry.Progress = func(what string, done, total int64) {

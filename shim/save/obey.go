@@ -85,7 +85,7 @@ func (v *serving) ordered(ctx context.Context, report *worker.Report) (Options, 
 		}
 	}
 	if order.Push != nil {
-		to := restore.RegistryOptions(*order.Push)
+		to := restore.RegistryOptions(*order.Push, v.config)
 		to.Progress = o.Progress
 		if order.Debug {
 			to.Trace = func(r registry.Request) { restore.TraceRequest(ctx, r) }

@@ -70,7 +70,7 @@ func (v *serving) send(ctx context.Context) (_ *worker.Taken, warnings []string,
 		Config: c, Address: v.request.Address, Container: v.request.ID, Ref: ref, LeaveRunning: true, Discard: true, Logs: r.Work,
 		ReadyTimeout:   time.Duration(r.ReadyTimeout * float64(time.Second)),
 		TCPEstablished: r.TCPEstablished, FileLocks: r.FileLocks, ExternalUnixSockets: r.ExternalUnixSockets, Compression: "zstd",
-		Push:  &registry.Options{PlainHTTP: c.Checkpoint.Plain(ref), DockerConfig: c.Checkpoint.Credentials},
+		Push:  &registry.Options{PlainHTTP: c.Checkpoint.Plain(ref), DockerConfig: c.Checkpoint.Credentials, Hosts: c.Registry.Hosts},
 		Hooks: restore.Hooks{Warn: func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }},
 	}
 	result, err := v.take(ctx, o, func() error {
