@@ -2,6 +2,8 @@ package registry
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"net/http"
 	"path/filepath"
 
@@ -20,7 +22,7 @@ type host struct {
 	fallsBack   bool            // to HTTP, where it speaks no TLS
 }
 
-// hosts are what containerd's host configuration says of a registry. The zero value says nothing.
+// hosts is containerd's host configuration of a registry. The zero value names no host.
 type hosts struct {
 	mirrors []host
 	server  *host // comes last, and may be the registry itself; nil: there is no configuration
@@ -66,8 +68,11 @@ func readHosts(ctx context.Context, directories, registry string) (hosts, error)
 
 // hostsError returns the error that containerd's host configuration of a registry cannot be used.
 func hostsError(path, registry string, err error) error {
-	return failure.New(errdefs.ErrInvalidArgument, "mend hosts.toml, or name another directory with hosts under [registry] in cryo's configuration",
-		"read containerd's configuration %s of registry %s: %w", path, registry, err)
+	kind, hint := error(errdefs.ErrInvalidArgument), "mend hosts.toml, or name another directory with hosts under [registry] in cryo's configuration"
+	if errors.Is(err, fs.ErrPermission) {
+		kind, hint = errdefs.ErrPermissionDenied, "run cryo as root (sudo), or have a configuration of your own (CRYO_CONFIG) with another directory, or none, as hosts under [registry]"
+	}
+	return failure.New(kind, hint, "read containerd's configuration %s of registry %s: %w", path, registry, err)
 }
 
 // is reports whether the host is at an address and has its API where the specification says.

@@ -25,7 +25,8 @@ import (
 const (
 	mirrorConnect = 5 * time.Second  // to connect; dial_timeout may say less
 	mirrorAnswer  = 15 * time.Second // to answer, or to send on
-	mirrorRest    = 30 * time.Second
+	mirrorRest    = 30 * time.Second // doubled each time that it fails again, up to [mirrorDoubled] times
+	mirrorDoubled = 5
 )
 
 // mirror is a host that is asked for what is in a registry.
@@ -39,6 +40,7 @@ type mirror struct {
 
 	mu    sync.Mutex
 	until time.Time       // it is left out for all requests before; guarded by mu
+	fails int             // how often it has failed since its last answer of use; guarded by mu
 	not   map[string]bool // tags and digests for which it is left out; guarded by mu
 	sent  map[string]bool // digests of which it has sent bytes; guarded by mu
 }
@@ -182,7 +184,7 @@ func (m *mirror) ask(req *http.Request, kind, reference string) *http.Response {
 	case useful(req, resp, kind, reference):
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.sent[reference] = true
+		m.sent[reference], m.fails = true, 0
 		resp.Body = &mirrorBody{resp.Body, m, reference}
 		return resp
 	case status == http.StatusUnauthorized, status == http.StatusForbidden, status >= http.StatusInternalServerError, temporaryStatus(status):
@@ -225,11 +227,16 @@ func (m *mirror) Do(req *http.Request) (*http.Response, error) {
 	return m.client.Do(out)
 }
 
-// rest leaves the mirror out for a while.
+// rest leaves the mirror out for a while. Requests that were under way together fail together, and count once.
 func (m *mirror) rest() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.until = time.Now().Add(m.resting)
+	now := time.Now()
+	if now.Before(m.until) {
+		return
+	}
+	m.until = now.Add(m.resting << min(m.fails, mirrorDoubled))
+	m.fails++
 }
 
 // leaveOut leaves the mirror out for a tag or a digest.

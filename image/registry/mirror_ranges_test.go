@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/v2/core/remotes/docker"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -154,6 +155,22 @@ func TestMirrorLazily(t *testing.T) {
 	}
 	if err := storetest.Check(t.Context(), s); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestMirrorRests: a mirror that fails again and again is asked less often, and one that answers as often as ever.
+func TestMirrorRests(t *testing.T) {
+	m := &mirror{host: host{RegistryHost: docker.RegistryHost{Capabilities: docker.HostCapabilityResolve}}, resting: time.Minute}
+	for fails, want := range []time.Duration{1, 2, 4, 8, 16, 32, 32} {
+		m.rest()
+		m.rest() // another request of the same time
+		if left := time.Until(m.until).Round(time.Second); left != want*time.Minute || m.serves("1") {
+			t.Errorf("after %d failures it is left out for %v", fails+1, left)
+		}
+		m.until = time.Time{}
+	}
+	if !m.serves("1") {
+		t.Error("it is left out for good")
 	}
 }
 
