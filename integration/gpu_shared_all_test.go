@@ -8,6 +8,25 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
+// TestGPUSharedJoined has a process begin to use GPUs while those that share memory are being stopped: it may have imported some of it meanwhile. The checkpoint is refused, and all go on.
+func TestGPUSharedJoined(t *testing.T) {
+	a, _ := gpuPair(t)
+	id := name(t)
+	before := startGPU(t, a, id, heeding, sharingAll(2)...)
+	ref := "gpu/" + id + ":1"
+	forget(t, a, ref)
+	ownOrder(t, a, "cuCtxSynchronize 1 delay 3000")
+	c := inBackground(t, a, "cryo", "checkpoint", id, ref, "--leave-running")
+	c.until(t, "the first process to be stopped", func() bool { done, err := a.OwnOrdersDone(); return err == nil && done > 0 })
+	if answer, err := a.Ask(t.Context(), id, "spawn"); err != nil || !answer.OK {
+		t.Errorf("%+v, %v", answer, err)
+	}
+	refusal(t, quietly(c.wait(t)), codeAborted, "goes on starting processes")
+	unharmed(t, a, id, before)
+	shareOn(t, a, id, 3)
+	alone(t, a)
+}
+
 // TestGPUSharedHost has processes share memory of the host, left running and restored.
 func TestGPUSharedHost(t *testing.T) {
 	a, b := gpuPair(t)

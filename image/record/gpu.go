@@ -83,7 +83,7 @@ type GPUImport struct {
 	Memory int `json:"memory"` // its number in the process
 	Owner  int `json:"owner"`  // the PID inside the container
 	Of     int `json:"of"`     // which of the owner's pieces it is, from 0
-	// Host tells that it is memory of the host instead, of which CRIU has the bytes: Of is its number in the owner.
+	// Host: it is memory of the host, whose bytes are in CRIU's images. Of is then its number in the owner.
 	Host bool `json:"host,omitempty"`
 }
 
@@ -199,7 +199,7 @@ func (g *GPU) Check() error {
 	return nil
 }
 
-// checkImports returns an error that says what of memory that processes share cannot be so.
+// checkImports returns an error where imports cannot be so.
 func (g *GPU) checkImports() error {
 	count := 0
 	pieces, known := map[int]int{}, map[int]bool{} // of each process

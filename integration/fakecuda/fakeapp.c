@@ -8,6 +8,7 @@
 #include <getopt.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,7 @@ static const char usage[] =
 	"  limit DEVICE BYTES  sets the stack that a thread may have there\n"
 	"  fork N       starts N children without CUDA, which sleep as long as the process lives\n"
 	"  forking MS   starts a child without CUDA every MS milliseconds, which ends, or runs another program, soon; 0: no more\n"
+	"  spawn        starts another fakeapp, which answers at /srv/spawned.sock, whatever the driver does\n"
 	"  drop         destroys the contexts and makes everything anew\n"
 	"  exit STATUS\n";
 
@@ -219,6 +221,14 @@ static void *reply(void *connection)
 		dprintf(fd, "{\"kind\":\"gpu\",\"life\":\"%s\",\"pid\":%d,\"count\":%u,\"ok\":true}\n", life, getpid(), count);
 		usleep(50000);
 		_exit(status);
+	}
+	if (!strcmp(command, "spawn")) {
+		char *const words[] = {"fakeapp", "--quiet", "--socket", "/srv/spawned.sock", NULL};
+		pid_t pid;
+
+		status = posix_spawn(&pid, "/fake/fakeapp", NULL, NULL, words, environ);
+		dprintf(fd, "{\"kind\":\"gpu\",\"life\":\"%s\",\"pid\":%d,\"count\":%u,\"ok\":%s}\n", life, getpid(), count, status ? "false" : "true");
+		goto out;
 	}
 	for (int p = 0; p < options.processes && strcmp(command, "count"); p++) {
 		if (p == 0 && options.no_cuda)

@@ -75,7 +75,7 @@ func (b *bench) rankProgram(r *result, name string) *container {
 	return c
 }
 
-// runDeviceMap moves one process on two GPUs, which give each other access to their memory.
+// runDeviceMap moves one process on two GPUs that have access to each other's memory.
 func runDeviceMap(ctx context.Context, b *bench, r *result) error {
 	c := b.rankProgram(r, "device-map").keeper()
 	c.members = 1

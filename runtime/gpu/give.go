@@ -176,7 +176,7 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 		return nil, err
 	}
 	fresh = e.present(fresh)
-	if err := e.shown(fresh, all); err != nil {
+	if err := e.shown(ctx, fresh, all); err != nil {
 		return nil, err
 	}
 	if err := e.match(ctx, all); err != nil {
@@ -200,7 +200,7 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 }
 
 // shown makes sure that all that processes share is known still, now that the gates are closed, and that each hands over what it shares.
-func (e *Engine) shown(fresh []cudaProcess, all []*given) (err error) {
+func (e *Engine) shown(ctx context.Context, fresh []cudaProcess, all []*given) (err error) {
 	for i, p := range fresh {
 		j := slices.IndexFunc(all, func(g *given) bool { return g.PID == p.PID })
 		if j < 0 {
@@ -211,6 +211,11 @@ func (e *Engine) shown(fresh []cudaProcess, all []*given) (err error) {
 	}
 	s := e.last
 	s.processes = slices.Concat(e.held, fresh)
+	if slices.ContainsFunc(all, func(g *given) bool { return g.shares }) {
+		if s.facts, err = e.joined(ctx, fresh); err != nil {
+			return err
+		}
+	}
 	findings, _, err := preflight(s, []Rule{severalRule, peerRule}, e.Force)
 	if err != nil || len(findings) == 0 {
 		return err

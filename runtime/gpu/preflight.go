@@ -38,7 +38,7 @@ type cudaProcess struct {
 	pieces   []record.GPUPiece // these
 	imports  []record.GPUImport
 	fallback string // why it does not
-	// shared says what its library knows of memory that it shares by descriptors; nil: nothing.
+	// shared are the books of its library; nil: there are none.
 	shared *library.Books
 }
 

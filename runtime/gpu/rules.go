@@ -73,7 +73,7 @@ func several(s examination) ([]Finding, error) {
 // shown reports whether all that a process shares is known, and goes with its memory.
 func (p cudaProcess) shown() bool { return p.shared != nil && p.shared.Unknown == "" }
 
-// unshown says what of it is not known, after a problem; empty: nothing can be said.
+// unshown returns what of its sharing is not known, as the end of a sentence; empty: its library has no books, or all is in them.
 func (p cudaProcess) unshown() string {
 	if p.shared == nil || p.shared.Unknown == "" {
 		return ""

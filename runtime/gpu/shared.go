@@ -15,6 +15,7 @@ import (
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/record"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -27,7 +28,7 @@ type passed struct {
 	by *given
 }
 
-// match finds out whose memory each process has imported, for the record and the way back. All gates are closed, and the owners have their memory.
+// match finds whose memory each process has imported, for the record and the way back. All gates are closed, and the owners have their memory.
 func (e *Engine) match(ctx context.Context, all []*given) error {
 	var exports, imports []passed
 	defer func() {
@@ -69,6 +70,22 @@ func (e *Engine) match(ctx context.Context, all []*given) error {
 	return e.kept(ctx, exports, imports)
 }
 
+// joined looks again for processes that use GPUs, when those that were found share memory and stand still: one that has begun since may have imported some of it, and would go on with what
+// that was. It returns what the driver and NVML know by then.
+func (e *Engine) joined(ctx context.Context, fresh []cudaProcess) (device.Facts, error) {
+	found, _, err := e.discover(ctx)
+	if err != nil {
+		return device.Facts{}, err
+	}
+	found = slices.DeleteFunc(found, func(p cudaProcess) bool {
+		return slices.ContainsFunc(fresh, func(f cudaProcess) bool { return f.PID == p.PID })
+	})
+	if len(found) > 0 {
+		return device.Facts{}, restlessError(names(found))
+	}
+	return e.facts(ctx, nil)
+}
+
 // compare orders open files, as kcmp(2) does.
 func compare(errs *[]error, a, b *os.File) int {
 	return order(errs, os.Getpid(), int(a.Fd()), os.Getpid(), int(b.Fd()))
@@ -90,7 +107,7 @@ func order(errs *[]error, pid, fd, other, otherFD int) int {
 	return min(int(r), 1)
 }
 
-// kept refuses a program that has kept a descriptor by which memory goes to others: whoever imports it afterwards would get what the memory was.
+// kept refuses a program that has kept a descriptor by which memory goes to others: a process that imports it afterwards would get what the memory was.
 func (e *Engine) kept(ctx context.Context, exports, imports []passed) error {
 	pids, err := e.PIDs(ctx)
 	if err != nil {
@@ -163,7 +180,7 @@ type exported struct {
 	host      bool
 }
 
-// together gives processes back what they have imported, when their owners have it. All that share are in a conversation, with their gates closed.
+// together has processes import again what they had imported, when the owners have it. All that share are in a conversation, with their gates closed.
 func together(all []*given) error {
 	files := map[exported]*os.File{}
 	defer func() {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestHostMemory has memory of the host with handles, which processes share, saved and gone around the driver's checkpoint: the driver would lose who has it mapped.
+// TestHostMemory has memory of the host with handles, which processes share, saved and gone around the driver's checkpoint: the driver would lose a process that has it mapped.
 func TestHostMemory(t *testing.T) {
 	t.Parallel()
 	for _, processes := range []int{1, 3} {

@@ -10,7 +10,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
-// Books are what a library says of memory that its process shares by descriptors.
+// Books are what a library knows of memory that its process shares.
 type Books struct {
 	Exports, Imports int
 	Apart            int    // imports that are not there, and without which the gate stays closed
@@ -123,7 +123,7 @@ func (p *Process) Export(memory int, host bool) (*os.File, error) {
 	return files[0], nil
 }
 
-// Import gives the process back what it has imported. The file stays the caller's.
+// Import has the process import memory again, by a file that stays the caller's.
 func (p *Process) Import(memory int, file *os.File) error {
 	const step = "get shared"
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)

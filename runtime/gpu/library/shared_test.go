@@ -116,7 +116,7 @@ func count(passed []Passed) (exports, imports int) {
 	return exports, imports
 }
 
-// shares gives all of it back, the owners' first. No gate opens before.
+// shares attaches all memory, and then brings imports back. No gate opens before.
 func (a *app) shares(all []*member) {
 	a.t.Helper()
 	for _, m := range all {
@@ -165,7 +165,7 @@ func (a *app) together(all []*member) {
 	}
 }
 
-// TestSharedHungUp: who hangs up when imports are not there leaves the gate closed, and another conversation brings them.
+// TestSharedHungUp: a host that hangs up while imports are not there leaves the gate closed, and another conversation brings them.
 func TestSharedHungUp(t *testing.T) {
 	a := newRig(t, 256).run("--processes", "2", "--share", "4")
 	all := a.closed()

@@ -6,7 +6,7 @@
 void unable(const char *reason);
 // unable_reason is NULL as long as it can.
 const char *unable_reason(void);
-// unknown says that the process shares GPU memory in a way that is in none of the library's books. It matters where others of the container use GPUs too.
+// unknown notes that the process shares GPU memory in a way that is in none of the library's books. The first reason stays. It matters where others of the container use GPUs too.
 void unknown(const char *reason);
 // unknown_reason is NULL as long as all that is shared is in the books.
 const char *unknown_reason(void);

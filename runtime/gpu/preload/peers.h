@@ -7,7 +7,7 @@
 
 // peers_count is how many contexts have access to how many others.
 unsigned peers_count(void);
-// peers_reason says why access could not be given again, or is NULL.
+// peers_reason returns why access could not be given again, or NULL.
 const char *peers_reason(void);
 // peers_take_away and peers_give_back are for the library's thread, behind the closed gate, when the process has nothing of its memory. They can be called again.
 CUresult peers_take_away(void);

@@ -1,6 +1,6 @@
 // Memory that processes share by descriptors: by cuMemExportToShareableHandle, as NCCL does over NVLink, and by handles of legacy IPC (ipc.h). The driver saves a process that has imported memory,
 // or whose memory is imported, and cannot restore it. So imports are unmapped and released before the driver's checkpoint, and imported again afterwards from what their owners have then. The host
-// finds out which import is which export by the descriptors: who passes one passes the open file, of which the library keeps a copy on both sides.
+// finds out which import is which export by the descriptors: a process that passes one passes the open file, of which the libraries on both sides keep copies.
 #ifndef CRYO_GPU_SHARED_H
 #define CRYO_GPU_SHARED_H
 
