@@ -195,21 +195,22 @@ func TestGPUSharedRestoreFails(t *testing.T) {
 	alone(t, b)
 }
 
-// TestGPUPeer has one process on two GPUs, one of which has access to the other's memory, left running and restored: access is there again. No rule is overridden.
+// TestGPUPeer has one process on two GPUs, one of which has access to the other's memory, refused, and by force left running and restored: access is there again.
 func TestGPUPeer(t *testing.T) {
 	a, b := gpuPair(t)
 	id := name(t)
 	live, ref := "gpu/"+id+"-live:1", shared.registry.Reference("gpu/"+id+":1")
 	before := startGPU(t, a, id, onDevices["two GPUs"], "--peer", "--blocks", "1,6,9")
+	refused(t, a, codePrecondition, "gpu-peer", "checkpoint", id, live, "--leave-running")
 	for _, h := range []*lab.Host{a, b} {
 		forget(t, h, live)
 		forget(t, h, ref)
 	}
 	for range 2 {
-		must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--gpu-engine", "keeper"))
+		must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--gpu-engine", "keeper", "--force", "gpu-peer"))
 		asBefore(t, a, id, before)
 	}
-	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http", "--force", "gpu-peer"))
 	handedOver(t, a, ref, 28<<20)
 	remove(t.Context(), a, id)
 	cleanup(t, b, id)

@@ -65,7 +65,7 @@ func cases(s settings) []testCase {
 		testCase{"nccl", "two ranks of NCCL that share nothing", 2, 110, 16, runNCCL},
 		testCase{"keeper-other-gpu", "onto the other GPU, and back", 2, 70, 8, runKeeperOtherGPU},
 		testCase{"keeper-nccl", "two ranks of NCCL that share nothing", 2, 60, 16, runKeeperNCCL},
-		testCase{"keeper-two-gpus", "one process on two GPUs, --force gpu-peer", 2, 40, 8, runKeeperTwoGPUs},
+		testCase{"keeper-two-gpus", "one process on two GPUs, without access between them", 2, 40, 8, runKeeperTwoGPUs},
 	)
 	return append(all, large...)
 }

@@ -39,7 +39,7 @@ func sharedCases() []testCase {
 		{"keeper-fsdp", "torchrun: FSDP with two loader workers a rank", 2, 90, 16, rank("fsdp")},
 		{"keeper-tensor", "torchrun: a language model of 8 billion parameters, tensor-parallel: the same tokens", 2, 150, 80, rank("tensor")},
 		{"keeper-pipeline", "torchrun: a pipeline of two stages", 2, 90, 16, rank("pipeline")},
-		{"keeper-device-map", "one process on two GPUs: accelerate's layout, copies from GPU to GPU", 2, 90, 16, runDeviceMap},
+		{"keeper-device-map", "one process on two GPUs: accelerate's layout, copies from GPU to GPU, --force gpu-peer", 2, 90, 16, runDeviceMap},
 		{"keeper-nccl-steady", "all-reduces with and without the library", 2, 90, 16, runNCCLSteady},
 		{"keeper-nccl-exchanged", "two ranks of NCCL, restored with the GPUs exchanged", 2, 90, 16, exchanged(func(b *bench, r *result) *container { return b.ranks(r.Case, "") }, "--tcp-established")},
 	}
@@ -79,7 +79,7 @@ func (b *bench) rankProgram(r *result, name string) *container {
 func runDeviceMap(ctx context.Context, b *bench, r *result) error {
 	c := b.rankProgram(r, "device-map").keeper()
 	c.members = 1
-	return b.handing(ctx, r, c, true)
+	return b.handing(ctx, r, c, true, "--force", "gpu-peer")
 }
 
 // runNCCLSteady measures what ranks pay while nothing is saved.

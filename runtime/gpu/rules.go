@@ -140,7 +140,14 @@ func peer(s examination) (found []Finding, err error) {
 				devices = append(devices, u.UUID)
 			}
 		}
-		if len(devices) < 2 || p.shown() {
+		if len(devices) < 2 || p.shown() && p.shared.Peers == 0 {
+			continue
+		}
+		if p.shown() {
+			found = append(found, Finding{
+				Problem: fmt.Sprintf("%s uses %d GPUs (%s), and has made the memory of one accessible to another", p, len(devices), s.label(devices)),
+				Hint:    "the engine keeper takes that access away and gives it again, which was tried with a fake driver only: override it once a test on your GPUs has gone well",
+			})
 			continue
 		}
 		found = append(found, Finding{
