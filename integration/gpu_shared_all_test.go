@@ -27,6 +27,17 @@ func TestGPUSharedJoined(t *testing.T) {
 	alone(t, a)
 }
 
+// TestGPUSharedBetween: processes that share memory of two GPUs are refused unless that is overridden.
+func TestGPUSharedBetween(t *testing.T) {
+	a, _ := gpuPair(t)
+	id := name(t)
+	before := startGPU(t, a, id, slices.Concat(bothGPUs[:4], engineKeeper), append(sharingAll(2), "--apart")...)
+	refused(t, a, codePrecondition, "gpu-shared", "checkpoint", id, "gpu/shared-between:1", "--leave-running")
+	unharmed(t, a, id, before)
+	shareOn(t, a, id, 3)
+	alone(t, a)
+}
+
 // TestGPUSharedHost has processes share memory of the host, left running and restored.
 func TestGPUSharedHost(t *testing.T) {
 	a, b := gpuPair(t)

@@ -6,16 +6,19 @@ import (
 	"time"
 )
 
+// byForce are the flags of checkpoints of ranks, which share memory of several GPUs and speak to each other by TCP.
+var byForce = []string{"--tcp-established", "--force", "gpu-shared"}
+
 // sharedCases are containers whose processes share device memory by descriptors.
 func sharedCases() []testCase {
 	nccl := func(way string) func(context.Context, *bench, *result) error {
 		return func(ctx context.Context, b *bench, r *result) error {
-			return b.handing(ctx, r, b.ranks(r.Case, way).keeper(), true, "--tcp-established")
+			return b.handing(ctx, r, b.ranks(r.Case, way).keeper(), true, byForce...)
 		}
 	}
 	rank := func(name string) func(context.Context, *bench, *result) error {
 		return func(ctx context.Context, b *bench, r *result) error {
-			return b.handing(ctx, r, b.rankProgram(r, name).keeper(), true, "--tcp-established")
+			return b.handing(ctx, r, b.rankProgram(r, name).keeper(), true, byForce...)
 		}
 	}
 	return []testCase{
@@ -27,12 +30,12 @@ func sharedCases() []testCase {
 			return b.journey(ctx, r, c, route{live: true})
 		}},
 		{"keeper-shared-both", "two processes, a GPU each, that share memory by descriptors", 2, 40, 8, sharedBlocks(2, 0, 1)},
-		{"keeper-shared-exchanged", "the same, restored with the GPUs exchanged", 2, 60, 8, exchanged(func(b *bench, r *result) *container { return b.sharedBlocks(r, 2, 0, 1) })},
+		{"keeper-shared-exchanged", "the same, restored with the GPUs exchanged", 2, 60, 8, exchanged(func(b *bench, r *result) *container { return b.sharedBlocks(r, 2, 0, 1) }, "--force", "gpu-shared")},
 		{"keeper-nccl-default", "two ranks of NCCL over NVLink, its defaults but for multicast", 2, 90, 16, nccl("")},
 		{"keeper-nccl-graph", "the same with all-reduces in a CUDA graph", 2, 90, 16, nccl("graph")},
 		{"keeper-nccl-symmetric", "the same with PyTorch's symmetric memory", 2, 90, 16, nccl("symmetric")},
 		{"keeper-nccl-host", "two ranks of NCCL that reach each other through the host (NCCL_P2P_DISABLE=1)", 2, 90, 16, func(ctx context.Context, b *bench, r *result) error {
-			return b.handing(ctx, r, b.ranks(r.Case, "", "NCCL_P2P_DISABLE=1").keeper(), true, "--tcp-established")
+			return b.handing(ctx, r, b.ranks(r.Case, "", "NCCL_P2P_DISABLE=1").keeper(), true, byForce...)
 		}},
 		{"keeper-nccl-15", "two ranks of NCCL with 15 GiB each", 2, 150, 140, nccl("15")},
 		{"keeper-ddp", "torchrun: DDP with two loader workers a rank", 2, 90, 16, rank("ddp")},
@@ -41,7 +44,7 @@ func sharedCases() []testCase {
 		{"keeper-pipeline", "torchrun: a pipeline of two stages", 2, 90, 16, rank("pipeline")},
 		{"keeper-device-map", "one process on two GPUs: accelerate's layout, copies from GPU to GPU, --force gpu-peer", 2, 90, 16, runDeviceMap},
 		{"keeper-nccl-steady", "all-reduces with and without the library", 2, 90, 16, runNCCLSteady},
-		{"keeper-nccl-exchanged", "two ranks of NCCL, restored with the GPUs exchanged", 2, 90, 16, exchanged(func(b *bench, r *result) *container { return b.ranks(r.Case, "") }, "--tcp-established")},
+		{"keeper-nccl-exchanged", "two ranks of NCCL, restored with the GPUs exchanged", 2, 90, 16, exchanged(func(b *bench, r *result) *container { return b.ranks(r.Case, "") }, byForce...)},
 	}
 }
 
@@ -57,7 +60,7 @@ func (b *bench) sharedBlocks(r *result, processes int, devices ...int) *containe
 
 func sharedBlocks(processes int, devices ...int) func(context.Context, *bench, *result) error {
 	return func(ctx context.Context, b *bench, r *result) error {
-		return b.handing(ctx, r, b.sharedBlocks(r, processes, devices...).keeper(), true)
+		return b.handing(ctx, r, b.sharedBlocks(r, processes, devices...).keeper(), true, "--force", "gpu-shared")
 	}
 }
 

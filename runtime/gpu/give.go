@@ -216,7 +216,7 @@ func (e *Engine) shown(ctx context.Context, fresh []cudaProcess, all []*given) (
 			return err
 		}
 	}
-	findings, _, err := preflight(s, []Rule{severalRule, peerRule}, e.Force)
+	findings, _, err := preflight(s, []Rule{severalRule, sharedRule, peerRule}, e.Force)
 	if err != nil || len(findings) == 0 {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 func Rules() []Rule {
 	return []Rule{
 		severalRule,
+		sharedRule,
 		peerRule,
 		{"gpu-mps", "contexts are shared with a server outside of the container, which the driver does not save", mps},
 		{"gpu-mig", "it was never seen that the driver restores instances of a divided GPU", mig},
@@ -23,6 +24,8 @@ func Rules() []Rule {
 }
 
 var severalRule = Rule{"gpu-several", "a process that has imported another's device memory is lost: the driver saves it and cannot restore it", several}
+
+var sharedRule = Rule{"gpu-shared", "one of ten such programs that were tried on hardware was lost after a checkpoint that reported success, and it is not known why", shared}
 
 var peerRule = Rule{"gpu-peer", "a process that reads one GPU's memory from another is lost: the driver saves it and may not be able to restore it", peer}
 
@@ -131,6 +134,31 @@ func ended(err error) error {
 	return err
 }
 
+// shared: what processes share on one GPU has always come back. Between GPUs a program was lost once, together with one in another container.
+func shared(s examination) ([]Finding, error) {
+	var devices, sharing []string
+	imports := 0
+	for _, p := range s.processes {
+		if p.shared == nil || p.shared.Exports+p.shared.Imports == 0 {
+			continue
+		}
+		imports += p.shared.Imports
+		sharing = append(sharing, p.String())
+		for _, uuid := range p.uuids() {
+			if !slices.Contains(devices, uuid) {
+				devices = append(devices, uuid)
+			}
+		}
+	}
+	if imports == 0 || len(devices) < 2 {
+		return nil, nil
+	}
+	return []Finding{{
+		Problem: fmt.Sprintf("%s share device memory of %s", list(sharing), s.label(devices)),
+		Hint:    "override it if you can start the program again: nine of ten such programs came back on hardware, and one was lost",
+	}}, nil
+}
+
 // peer: access of one device to another's memory cannot be seen from outside, contexts on several devices can.
 func peer(s examination) (found []Finding, err error) {
 	for _, p := range s.processes {
@@ -146,7 +174,7 @@ func peer(s examination) (found []Finding, err error) {
 		if p.shown() {
 			found = append(found, Finding{
 				Problem: fmt.Sprintf("%s uses %d GPUs (%s), and has made the memory of one accessible to another", p, len(devices), s.label(devices)),
-				Hint:    "the engine keeper takes that access away and gives it again, which was tried with a fake driver only: override it once a test on your GPUs has gone well",
+				Hint:    "the engine keeper takes that access away and gives it again, which went well with one program on hardware: override it if you can start the program again",
 			})
 			continue
 		}
