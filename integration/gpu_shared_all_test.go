@@ -94,7 +94,7 @@ func TestGPUSharedJourney(t *testing.T) {
 				after := unharmed(t, b, id, before)
 				goneOn(t, before, after)
 				shareOn(t, b, id, 5)
-				must(t, b.Cryo(t.Context(), "checkpoint", id, back, "--push", "--plain-http"))
+				must(t, b.Cryo(t.Context(), "checkpoint", id, back, "--push", "--plain-http", "--force", "gpu-shared")) // the annotation was the first container's
 				remove(t.Context(), b, id)
 
 				must(t, a.Cryo(t.Context(), "prewarm", "--gpu", "--plain-http", back))
