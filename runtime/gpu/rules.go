@@ -25,7 +25,7 @@ func Rules() []Rule {
 
 var severalRule = Rule{"gpu-several", "a process that has imported another's device memory is lost: the driver saves it and cannot restore it", several}
 
-var sharedRule = Rule{"gpu-shared", "one of ten such programs that were tried on hardware was lost after a checkpoint that reported success, and it is not known why", shared}
+var sharedRule = Rule{"gpu-shared", "two of nine such programs that were tried on hardware were failed by CUDA at one moment, one after a checkpoint that had reported success, and it is not known why", shared}
 
 var peerRule = Rule{"gpu-peer", "a process that reads one GPU's memory from another is lost: the driver saves it and may not be able to restore it", peer}
 
@@ -155,7 +155,7 @@ func shared(s examination) ([]Finding, error) {
 	}
 	return []Finding{{
 		Problem: fmt.Sprintf("%s share device memory of %s", list(sharing), s.label(devices)),
-		Hint:    "override it if you can start the program again: nine of ten such programs came back on hardware, and one was lost",
+		Hint:    "override it if you can start the program again: seven of nine such programs came back on hardware",
 	}}, nil
 }
 
