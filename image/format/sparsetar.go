@@ -147,7 +147,7 @@ type TarHead struct {
 	Raw        []byte // as archive/tar reads it; of a file with holes it says nothing of them
 }
 
-// ReadTarHead reads up to the contents of the next entry. It gives [io.EOF] where the tar ends, [io.ErrUnexpectedEOF] where it is cut short, an error of the kind [ErrTar] for
+// ReadTarHead reads up to the contents of the next entry. It returns [io.EOF] where the tar ends, [io.ErrUnexpectedEOF] where it is cut short, an error of the kind [ErrTar] for
 // what no tar of cryo has, and errors of r as they are.
 func ReadTarHead(r io.Reader) (*TarHead, error) {
 	raw := make([]byte, TarBlock)

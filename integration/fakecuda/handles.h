@@ -37,6 +37,8 @@ extern struct handle handles[MOST];
 extern struct mapping mappings[MOST];
 extern struct reservation reservations[MOST];
 
+// inside finds the first mapping in a range; NULL where there is none.
+struct mapping *inside(CUdeviceptr pointer, size_t bytes);
 // reserve maps addresses without memory.
 char *reserve(void *at, size_t bytes, int flags);
 

@@ -181,8 +181,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignmen
 	return leave(r);
 }
 
-// inside finds the first mapping in a range.
-static struct mapping *inside(CUdeviceptr pointer, size_t bytes)
+struct mapping *inside(CUdeviceptr pointer, size_t bytes)
 {
 	for (struct mapping *m = mappings; m < mappings + MOST; m++)
 		if (m->address && (CUdeviceptr)m->address < pointer + bytes && pointer < (CUdeviceptr)m->address + m->bytes)
@@ -452,67 +451,4 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 		*handle = value_of(h);
 	}
 	return leave(r);
-}
-
-// accessible says whether some device may write to what is mapped, or at least read it.
-static int accessible(const struct mapping *m, int write)
-{
-	for (int d = 0; d < devices_count; d++)
-		if (m->access[d] == CU_MEM_ACCESS_FLAGS_PROT_READWRITE || (!write && m->access[d]))
-			return 1;
-	return 0;
-}
-
-int virtual_holds(CUdeviceptr pointer, size_t bytes, int write)
-{
-	for (CUdeviceptr at = pointer; at < pointer + bytes;) {
-		struct mapping *m = inside(at, 1);
-
-		if (!m || !accessible(m, write))
-			return 0;
-		at = (CUdeviceptr)m->address + m->bytes;
-	}
-	return 1;
-}
-
-int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *device)
-{
-	struct mapping *m = inside(pointer, 1);
-
-	if (!m)
-		return 0;
-	*base = (CUdeviceptr)m->address;
-	*bytes = m->bytes;
-	*device = m->handle->location;
-	return 1;
-}
-
-int virtual_types(CUdeviceptr pointer)
-{
-	struct mapping *m = inside(pointer, 1);
-
-	return m ? m->handle->prop.requestedHandleTypes : 0;
-}
-
-struct marks *virtual_marks(CUdeviceptr pointer)
-{
-	struct mapping *m = inside(pointer, 1);
-
-	return m ? &m->marks : NULL;
-}
-
-int virtual_has_host(void)
-{
-	for (struct mapping *m = mappings; m < mappings + MOST; m++)
-		if (m->address && m->handle->host)
-			return 1;
-	return 0;
-}
-
-int virtual_has_imported(void)
-{
-	for (struct handle *h = handles; h < handles + MOST; h++)
-		if (h->bytes && h->imported)
-			return 1;
-	return 0;
 }
