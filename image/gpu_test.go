@@ -66,6 +66,15 @@ func TestGPUConfig(t *testing.T) {
 		"endless processes":  {func(g *GPU) { g.Processes = make([]GPUProcess, 1<<16+1) }, false},
 		"pieces":             {func(g *GPU) { handOver(g) }, true},
 		"fallback":           {func(g *GPU) { handOver(g).Processes[1].Fallback = "no library" }, true},
+		"an import":          {func(g *GPU) { handOver(g).Processes[1].Imports = []GPUImport{{Memory: 3, Owner: 1, Of: 1}} }, true},
+		"import of itself":   {func(g *GPU) { handOver(g).Processes[1].Imports = []GPUImport{{Memory: 3, Owner: 9, Of: 4, Host: true}} }, true},
+		"import of no piece": {func(g *GPU) { handOver(g).Processes[1].Imports = []GPUImport{{Owner: 1, Of: 2}} }, false},
+		"import of nobody":   {func(g *GPU) { handOver(g).Processes[1].Imports = []GPUImport{{Owner: 7, Host: true}} }, false},
+		"negative import":    {func(g *GPU) { handOver(g).Processes[1].Imports = []GPUImport{{Memory: -1, Owner: 1}} }, false},
+		"import of less":     {func(g *GPU) { handOver(g).Processes[1].Imports = []GPUImport{{Owner: 1, Of: -1}} }, false},
+		"endless import": {func(g *GPU) {
+			handOver(g).Processes[1].Imports = []GPUImport{{Owner: 1, Of: record.MaxPieces + 1, Host: true}}
+		}, false},
 		"pieces by driver":   {func(g *GPU) { handOver(g).Engine = "driver" }, false},
 		"no library":         {func(g *GPU) { handOver(g).Library = nil }, false},
 		"library's digest":   {func(g *GPU) { handOver(g).Library.Digest = "sha256:1" }, false},

@@ -53,7 +53,7 @@ func isCRIU(p process) bool {
 	return err == nil && strings.TrimSpace(string(command)) != "criu"
 }
 
-// dumping tells whether a process is the CRIU of a dump for a checkpoint process, in whose working directory it is.
+// dumping reports whether a process is the CRIU that dumps for a checkpoint process. Its working directory is the checkpoint process's.
 func dumping(h *lab.Host) func(process) bool {
 	return func(p process) bool {
 		dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.pid))

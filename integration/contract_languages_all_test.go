@@ -61,7 +61,7 @@ func example(t *testing.T) (path string) {
 	return path
 }
 
-// TestContractPrograms has programs in several languages that wait for events, and tells two clones of each apart: those of contrib/contract, and others without it.
+// TestContractPrograms runs programs in several languages that wait for events, with contrib/contract and without it. It restores two clones of each, and wants them to differ.
 func TestContractPrograms(t *testing.T) { takePart(t, serversImage) }
 
 // TestContractJava is TestContractPrograms with Java, whose image is large.

@@ -119,7 +119,7 @@ func killedInHold(t *testing.T, h *lab.Host, ref, victim string, traced []string
 	return r
 }
 
-// pagesInFiles gives a container a configuration of CRIU by which it does not need the checkpoint process while it dumps.
+// pagesInFiles returns flags of ctr by which CRIU writes the container's pages into files, so that a dump does not need the checkpoint process.
 func pagesInFiles(t *testing.T, h *lab.Host) []string {
 	t.Helper()
 	path := filepath.Join(h.Dir, "pages-in-files.conf")

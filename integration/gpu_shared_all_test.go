@@ -38,32 +38,9 @@ func TestGPUSharedBetween(t *testing.T) {
 	alone(t, a)
 }
 
-// TestGPUSharedHost has processes share memory of the host, left running and restored.
+// TestGPUSharedHost leaves processes that share memory of the host running, and restores them.
 func TestGPUSharedHost(t *testing.T) {
-	a, b := gpuPair(t)
-	id := name(t)
-	live, ref := "gpu/"+id+"-live:1", shared.registry.Reference("gpu/"+id+":1")
-	before := startGPU(t, a, id, onDevices["two GPUs"], "--processes", "3", "--share-host", "4", "--apart", "--blocks", "2")
-	for _, h := range []*lab.Host{a, b} {
-		forget(t, h, live)
-		forget(t, h, ref)
-	}
-	for key := range 2 {
-		must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--gpu-engine", "keeper"))
-		unharmed(t, a, id, before)
-		shareOn(t, a, id, 7+key)
-	}
-	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
-	if n := imported(t, a, ref); n != 6 {
-		t.Errorf("%d imports are recorded", n)
-	}
-	remove(t.Context(), a, id)
-	cleanup(t, b, id)
-	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
-	goneOn(t, before, unharmed(t, b, id, before))
-	shareOn(t, b, id, 9)
-	alone(t, a)
-	alone(t, b)
+	sharedJourney(t, 2, 6, 3*2<<20, onDevices["two GPUs"], "--processes", "3", "--share-host", "4", "--apart", "--blocks", "2")
 }
 
 // TestGPUSharedJourney has four and eight processes that share memory, on one GPU and by turns on two, go to another host and back, left running, ended and prewarmed.
@@ -169,8 +146,8 @@ func TestGPUSharedKilled(t *testing.T) {
 	}
 }
 
-// TestGPUSharedRestoreFails has each call of the driver that puts sharing together fail in a restore, and a process die at it: nothing of the container is left, and the reason is told. The next
-// restore succeeds.
+// TestGPUSharedRestoreFails restores a container once for each driver call that brings shared memory back: that call fails, or its process dies at it. The restore reports the reason and leaves
+// nothing of the container. A restore afterwards succeeds.
 func TestGPUSharedRestoreFails(t *testing.T) {
 	_, b := gpuPair(t)
 	ownOrder(t, b)

@@ -35,22 +35,29 @@ func imported(t *testing.T, h *lab.Host, ref string) (n int) {
 	return n
 }
 
-// TestGPUShared has processes that share device memory left running and restored: each sees what the others write afterwards. No rule is overridden.
-func TestGPUShared(t *testing.T) {
+// TestGPUShared leaves processes that share device memory running, and restores them: each sees what the others write afterwards. No rule is overridden.
+func TestGPUShared(t *testing.T) { sharedJourney(t, 1, 2, 2*12<<20, handing, sharingAll(2)...) }
+
+// sharedJourney leaves a container running so many times and then restores it on the second host, and wants each process to see what the others write afterwards. The snapshot must record
+// so many imports, and at least so many bytes that were handed over.
+func sharedJourney(t *testing.T, rounds, imports int, bytes float64, flags []string, program ...string) {
+	t.Helper()
 	a, b := gpuPair(t)
 	id := name(t)
 	live, ref := "gpu/"+id+"-live:1", shared.registry.Reference("gpu/"+id+":1")
-	before := startGPU(t, a, id, handing, sharingAll(2)...)
+	before := startGPU(t, a, id, flags, program...)
 	for _, h := range []*lab.Host{a, b} {
 		forget(t, h, live)
 		forget(t, h, ref)
 	}
-	must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--gpu-engine", "keeper"))
-	unharmed(t, a, id, before)
-	shareOn(t, a, id, 7)
+	for key := range rounds {
+		must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--gpu-engine", "keeper"))
+		unharmed(t, a, id, before)
+		shareOn(t, a, id, 7+key)
+	}
 	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
-	handedOver(t, a, ref, 2*12<<20)
-	if n := imported(t, a, ref); n != 2 {
+	handedOver(t, a, ref, bytes)
+	if n := imported(t, a, ref); n != imports {
 		t.Errorf("%d imports are recorded", n)
 	}
 	remove(t.Context(), a, id)

@@ -16,7 +16,7 @@
 //	}()
 //	err = c.Ready()
 //
-// Methods of a nil Contract do nothing, so that a program needs no case for a container without cryo.
+// The methods of a nil Contract do nothing. So a program runs unchanged in a container that cryo does not know.
 package contract
 
 import (
@@ -100,7 +100,7 @@ func Open() (*Contract, error) {
 	return c, nil
 }
 
-// Ready says that the program's snapshot may be taken, from now on at any moment.
+// Ready makes the file by which cryo learns that it may take the program's snapshot, at any moment from now on.
 func (c *Contract) Ready() error {
 	if c == nil {
 		return nil

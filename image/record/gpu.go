@@ -83,7 +83,7 @@ type GPUImport struct {
 	Memory int `json:"memory"` // its number in the process
 	Owner  int `json:"owner"`  // the PID inside the container
 	Of     int `json:"of"`     // which of the owner's pieces it is, from 0
-	// Host: it is memory of the host, whose bytes are in CRIU's images. Of is then its number in the owner.
+	// Host: the memory is the host's. CRIU's images contain its bytes, and Of is its number in the owner.
 	Host bool `json:"host,omitempty"`
 }
 
@@ -202,14 +202,15 @@ func (g *GPU) Check() error {
 // checkImports returns an error where imports cannot be so.
 func (g *GPU) checkImports() error {
 	count := 0
-	pieces, known := map[int]int{}, map[int]bool{} // of each process
+	pieces := map[int]int{} // of each process
 	for _, p := range g.Processes {
-		pieces[p.PID], known[p.PID] = len(p.Pieces), true
+		pieces[p.PID] = len(p.Pieces)
 		count += len(p.Imports)
 	}
 	for _, p := range g.Processes {
 		for _, i := range p.Imports {
-			if i.Memory < 0 || i.Memory > MaxPieces || i.Of < 0 || !i.Host && i.Of >= pieces[i.Owner] || i.Of > MaxPieces || !known[i.Owner] || count > MaxPieces {
+			of, known := pieces[i.Owner]
+			if i.Memory < 0 || i.Memory > MaxPieces || i.Of < 0 || !i.Host && i.Of >= of || i.Of > MaxPieces || !known || count > MaxPieces {
 				return fmt.Errorf("what its process %d has imported of process %d is not possible", p.PID, i.Owner)
 			}
 		}

@@ -89,7 +89,7 @@ func (i *Image) blob(ctx context.Context, d ocispec.Descriptor) (*imageReader, e
 	return r, nil
 }
 
-// imageReader gives errors for users. Where mirrors are asked, reading ends with a [MirrorError] if they have sent another blob.
+// imageReader returns errors that are written for users. It returns a [MirrorError] where a mirror has sent another blob.
 type imageReader struct {
 	*blobReader
 	image    *Image

@@ -25,7 +25,7 @@ import (
 const (
 	mirrorConnect = 5 * time.Second  // to connect; dial_timeout may say less
 	mirrorAnswer  = 15 * time.Second // to answer, or to send on
-	mirrorRest    = 30 * time.Second // doubled each time that it fails again, up to [mirrorDoubled] times
+	mirrorRest    = 30 * time.Second // that a failed mirror is not asked; each further failure doubles it, [mirrorDoubled] times at most
 	mirrorDoubled = 5
 )
 
@@ -283,7 +283,7 @@ func (r *repo) distrust(d digest.Digest) (changed bool) {
 	return changed
 }
 
-// MirrorError says that a mirror has sent a blob of an image that is another. Whoever asks for the blob again gets it from another host.
+// MirrorError reports that a mirror has sent another blob than the one with this digest. The next request for the blob goes to another host.
 type MirrorError struct {
 	Digest    digest.Digest
 	MediaType string // as the image has it

@@ -1,4 +1,4 @@
-// Example is a web server that is worth restoring: it fills a cache, which takes a while, says that it is ready, and gives each clone an identity of its own.
+// Example is a web server whose start takes a while, since it fills a cache. Then it reports that it is ready. After a restore it makes a new identity, so that no two clones have the same.
 package main
 
 import (
@@ -71,7 +71,7 @@ func follow(c *contract.Contract) {
 		if err != nil {
 			log.Fatal(err)
 		}
-		for name, value := range changes.Environment { // as the program would have been started with
+		for name, value := range changes.Environment { // the environment with which the new container starts programs
 			if value == nil {
 				_ = os.Unsetenv(name)
 			} else {

@@ -9,8 +9,8 @@
 // before Release leaves the process as it was: its library opens the gate. After Release the gate stays closed, since memory is elsewhere,
 // until an Attach has brought all of it back.
 //
-// Memory that processes share by descriptors is told by [Process.Shared], and taken apart by [Process.Part] in all of them, ahead of the first Release. After Attach the owner's
-// [Process.Export] and the others' [Process.Import] put it together. Then a gate opens by Open alone, and not before all imports of its process are there.
+// [Process.Shared] lists the memory that processes share by descriptors. [Process.Part] takes the sharing away, in all of them ahead of the first Release. After Attach, [Process.Export]
+// of the owner and [Process.Import] of the others bring it back. From Part on only Open opens a gate, and not before its process has all its imports.
 //
 // A library to which nothing is said for a minute hangs up too. Memory that is still foreign after Own ([Hello.Foreign]) can be handed over again, but
 // must not be left to the driver's own checkpoint: the driver saves a process with imported memory and cannot load it. Processes that work

@@ -187,6 +187,11 @@ func (p *Process) Make(ctx context.Context, pieces []record.GPUPiece, n int) (*o
 	}
 	number := binary.LittleEndian.AppendUint32(nil, uint32(n))
 	h, payload, files, err := p.request(ctx, step, header{Kind: making, Count: uint32(len(pieces))}, number, nil)
+	return p.single(step, n, h, payload, files, err)
+}
+
+// single returns the one descriptor of an answer, which is that of the memory with a number.
+func (p *Process) single(step string, n int, h header, payload []byte, files []*os.File, err error) (*os.File, error) {
 	if err == nil {
 		err = p.result(step, h)
 	}

@@ -105,22 +105,7 @@ func (p *Process) Export(memory int, host bool) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
 	h, payload, files, err := p.request(ctx, step, header{Kind: exporting}, binary.LittleEndian.AppendUint32(nil, uint32(memory)), nil)
-	if err == nil {
-		err = p.result(step, h)
-	}
-	if err == nil && (len(files) != 1 || decodeNumbers(memory, h, payload) != nil) {
-		err = p.wrong(fmt.Errorf("%d descriptors came for memory %d", len(files), memory))
-	}
-	if err == nil {
-		if err = checkMemory(files[0]); err != nil {
-			err = p.wrong(err)
-		}
-	}
-	if err != nil {
-		closeFiles(files)
-		return nil, err
-	}
-	return files[0], nil
+	return p.single(step, memory, h, payload, files, err)
 }
 
 // Import has the process import memory again, by a file that stays the caller's.

@@ -154,7 +154,7 @@ func (a *app) together(all []*member) {
 				f, err := from.Export(memory.Memory, memory.Host)
 				a.Must(err)
 				a.Must(m.Import(p.Memory, f))
-				a.Must(m.Import(p.Memory, f)) // again, as after a conversation that broke off
+				a.Must(m.Import(p.Memory, f)) // a second time, as a host does whose first conversation broke off
 				f.Close()
 			}
 		}
