@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// byForce are the flags of checkpoints of ranks, which share memory of several GPUs and speak to each other by TCP.
-var byForce = []string{"--tcp-established", "--force", "gpu-shared"}
+// overTCP is the flag of checkpoints of ranks, which speak to each other by TCP, too.
+const overTCP = "--tcp-established"
 
-// sharedCases are containers whose processes share device memory by descriptors.
+// sharedCases are containers whose processes share device memory by descriptors. Those on two GPUs are refused while other programs use these.
 func sharedCases() []testCase {
 	nccl := func(way string) func(context.Context, *bench, *result) error {
 		return func(ctx context.Context, b *bench, r *result) error {
-			return b.handing(ctx, r, b.ranks(r.Case, way).keeper(), true, byForce...)
+			return b.handing(ctx, r, b.ranks(r.Case, way).keeper(), true, overTCP)
 		}
 	}
 	rank := func(name string) func(context.Context, *bench, *result) error {
 		return func(ctx context.Context, b *bench, r *result) error {
-			return b.handing(ctx, r, b.rankProgram(r, name).keeper(), true, byForce...)
+			return b.handing(ctx, r, b.rankProgram(r, name).keeper(), true, overTCP)
 		}
 	}
 	return []testCase{
@@ -30,21 +30,21 @@ func sharedCases() []testCase {
 			return b.journey(ctx, r, c, route{live: true})
 		}},
 		{"keeper-shared-both", "two processes, a GPU each, that share memory by descriptors", 2, 40, 8, sharedBlocks(2, 0, 1)},
-		{"keeper-shared-exchanged", "the same, restored with the GPUs exchanged", 2, 60, 8, exchanged(func(b *bench, r *result) *container { return b.sharedBlocks(r, 2, 0, 1) }, "--force", "gpu-shared")},
+		{"keeper-shared-exchanged", "the same, restored with the GPUs exchanged", 2, 60, 8, exchanged(func(b *bench, r *result) *container { return b.sharedBlocks(r, 2, 0, 1) })},
 		{"keeper-nccl-default", "two ranks of NCCL over NVLink, its defaults but for multicast", 2, 90, 16, nccl("")},
 		{"keeper-nccl-graph", "the same with all-reduces in a CUDA graph", 2, 90, 16, nccl("graph")},
 		{"keeper-nccl-symmetric", "the same with PyTorch's symmetric memory", 2, 90, 16, nccl("symmetric")},
 		{"keeper-nccl-host", "two ranks of NCCL that reach each other through the host (NCCL_P2P_DISABLE=1)", 2, 90, 16, func(ctx context.Context, b *bench, r *result) error {
-			return b.handing(ctx, r, b.ranks(r.Case, "", "NCCL_P2P_DISABLE=1").keeper(), true, byForce...)
+			return b.handing(ctx, r, b.ranks(r.Case, "", "NCCL_P2P_DISABLE=1").keeper(), true, overTCP)
 		}},
 		{"keeper-nccl-15", "two ranks of NCCL with 15 GiB each", 2, 150, 140, nccl("15")},
 		{"keeper-ddp", "torchrun: DDP with two loader workers a rank", 2, 90, 16, rank("ddp")},
 		{"keeper-fsdp", "torchrun: FSDP with two loader workers a rank", 2, 90, 16, rank("fsdp")},
 		{"keeper-tensor", "torchrun: a language model of 8 billion parameters, tensor-parallel: the same tokens", 2, 150, 80, rank("tensor")},
 		{"keeper-pipeline", "torchrun: a pipeline of two stages", 2, 90, 16, rank("pipeline")},
-		{"keeper-device-map", "one process on two GPUs: accelerate's layout, copies from GPU to GPU, --force gpu-peer", 2, 90, 16, runDeviceMap},
+		{"keeper-device-map", "one process on two GPUs: accelerate's layout, copies from GPU to GPU", 2, 90, 16, runDeviceMap},
 		{"keeper-nccl-steady", "all-reduces with and without the library", 2, 90, 16, runNCCLSteady},
-		{"keeper-nccl-exchanged", "two ranks of NCCL, restored with the GPUs exchanged", 2, 90, 16, exchanged(func(b *bench, r *result) *container { return b.ranks(r.Case, "") }, byForce...)},
+		{"keeper-nccl-exchanged", "two ranks of NCCL, restored with the GPUs exchanged", 2, 90, 16, exchanged(func(b *bench, r *result) *container { return b.ranks(r.Case, "") }, overTCP)},
 	}
 }
 
@@ -60,7 +60,7 @@ func (b *bench) sharedBlocks(r *result, processes int, devices ...int) *containe
 
 func sharedBlocks(processes int, devices ...int) func(context.Context, *bench, *result) error {
 	return func(ctx context.Context, b *bench, r *result) error {
-		return b.handing(ctx, r, b.sharedBlocks(r, processes, devices...).keeper(), true, "--force", "gpu-shared")
+		return b.handing(ctx, r, b.sharedBlocks(r, processes, devices...).keeper(), true)
 	}
 }
 
@@ -82,7 +82,7 @@ func (b *bench) rankProgram(r *result, name string) *container {
 func runDeviceMap(ctx context.Context, b *bench, r *result) error {
 	c := b.rankProgram(r, "device-map").keeper()
 	c.members = 1
-	return b.handing(ctx, r, c, true, "--force", "gpu-peer")
+	return b.handing(ctx, r, c, true)
 }
 
 // runNCCLSteady measures what ranks pay while nothing is saved.
