@@ -27,12 +27,21 @@ func TestGPUSharedJoined(t *testing.T) {
 	alone(t, a)
 }
 
-// TestGPUSharedBetween: processes that share memory of two GPUs are refused unless that is overridden.
+// TestGPUSharedBetween: processes that share memory of two GPUs are refused while another program uses one of these, unless that is overridden.
 func TestGPUSharedBetween(t *testing.T) {
 	a, _ := gpuPair(t)
 	id := name(t)
-	before := startGPU(t, a, id, slices.Concat(bothGPUs[:4], engineKeeper), append(sharingAll(2), "--apart")...)
-	refused(t, a, codePrecondition, "gpu-shared", "checkpoint", id, "gpu/shared-between:1", "--leave-running")
+	ref := "gpu/" + id + ":1"
+	forget(t, a, ref)
+	before := startGPU(t, a, id, onDevices["two GPUs"], append(sharingAll(2), "--apart")...)
+	startGPU(t, a, id+"-other", onDevices["two GPUs"][2:])
+	refused(t, a, codePrecondition, "gpu-shared", "checkpoint", id, ref, "--leave-running")
+	unharmed(t, a, id, before)
+	shareOn(t, a, id, 3)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--force", "gpu-shared"))
+	must(t, a.Cryo(t.Context(), "rm", ref))
+	remove(t.Context(), a, id+"-other")
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
 	unharmed(t, a, id, before)
 	shareOn(t, a, id, 3)
 	alone(t, a)
@@ -71,7 +80,7 @@ func TestGPUSharedJourney(t *testing.T) {
 				after := unharmed(t, b, id, before)
 				goneOn(t, before, after)
 				shareOn(t, b, id, 5)
-				must(t, b.Cryo(t.Context(), "checkpoint", id, back, "--push", "--plain-http", "--force", "gpu-shared")) // the annotation was the first container's
+				must(t, b.Cryo(t.Context(), "checkpoint", id, back, "--push", "--plain-http"))
 				remove(t.Context(), b, id)
 
 				must(t, a.Cryo(t.Context(), "prewarm", "--gpu", "--plain-http", back))
@@ -183,22 +192,21 @@ func TestGPUSharedRestoreFails(t *testing.T) {
 	alone(t, b)
 }
 
-// TestGPUPeer has one process on two GPUs, one of which has access to the other's memory, refused, and by force left running and restored: access is there again.
+// TestGPUPeer has one process on two GPUs, one of which has access to the other's memory, left running and restored: access is there again.
 func TestGPUPeer(t *testing.T) {
 	a, b := gpuPair(t)
 	id := name(t)
 	live, ref := "gpu/"+id+"-live:1", shared.registry.Reference("gpu/"+id+":1")
 	before := startGPU(t, a, id, onDevices["two GPUs"], "--peer", "--blocks", "1,6,9")
-	refused(t, a, codePrecondition, "gpu-peer", "checkpoint", id, live, "--leave-running")
 	for _, h := range []*lab.Host{a, b} {
 		forget(t, h, live)
 		forget(t, h, ref)
 	}
 	for range 2 {
-		must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--gpu-engine", "keeper", "--force", "gpu-peer"))
+		must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--gpu-engine", "keeper"))
 		asBefore(t, a, id, before)
 	}
-	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http", "--force", "gpu-peer"))
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
 	handedOver(t, a, ref, 28<<20)
 	remove(t.Context(), a, id)
 	cleanup(t, b, id)

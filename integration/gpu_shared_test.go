@@ -93,4 +93,4 @@ func TestGPUSharedKept(t *testing.T) {
 }
 
 // onDevices makes containers of processes that share, on one GPU or on two.
-var onDevices = map[string][]string{"one GPU": handing, "two GPUs": slices.Concat(bothGPUs[:4], engineKeeper, []string{"--annotation", "io.cryo.gpu.force=gpu-shared"})}
+var onDevices = map[string][]string{"one GPU": handing, "two GPUs": slices.Concat(bothGPUs[:4], engineKeeper)}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
 // Rules is the table. DECISIONS.md has the evidence.
@@ -25,7 +27,7 @@ func Rules() []Rule {
 
 var severalRule = Rule{"gpu-several", "a process that has imported another's device memory is lost: the driver saves it and cannot restore it", several}
 
-var sharedRule = Rule{"gpu-shared", "two of nine such programs that were tried on hardware were failed by CUDA at one moment, one after a checkpoint that had reported success, and it is not known why", shared}
+var sharedRule = Rule{"gpu-shared", "once the driver has restored a program, its kernels do not give way to those of other programs; kernels of two such programs that wait for each other on several GPUs stand until, after some seconds, the driver ends both", shared}
 
 var peerRule = Rule{"gpu-peer", "a process that reads one GPU's memory from another is lost: the driver saves it and may not be able to restore it", peer}
 
@@ -107,6 +109,14 @@ func (s examination) neighbours() (names []string, err error) {
 	if err != nil {
 		return nil, ended(err)
 	}
+	return s.outside(func(u device.DeviceUse, _ Process) bool {
+		other, err := os.Readlink(s.host.path(u.PID, "ns/ipc"))
+		return err == nil && other == own
+	}), nil
+}
+
+// outside names the processes outside of the container that use GPUs, of those for which is holds.
+func (s examination) outside(is func(device.DeviceUse, Process) bool) (names []string) {
 	seen := map[int]bool{}
 	for _, p := range s.processes {
 		seen[p.PID] = true
@@ -115,15 +125,12 @@ func (s examination) neighbours() (names []string, err error) {
 		if seen[u.PID] {
 			continue
 		}
-		seen[u.PID] = true
-		if other, err := os.Readlink(s.host.path(u.PID, "ns/ipc")); err != nil || other != own {
-			continue
-		}
-		if p, err := s.host.process(u.PID); err == nil {
+		if p, err := s.host.process(u.PID); err == nil && is(u, p) { // else it has ended
+			seen[u.PID] = true
 			names = append(names, p.String()+" outside of the container")
 		}
 	}
-	return names, nil
+	return names
 }
 
 // ended passes over the end of a process that is being looked at: nothing of it stands in the way then.
@@ -134,7 +141,10 @@ func ended(err error) error {
 	return err
 }
 
-// shared: what processes share on one GPU has always come back. Between GPUs a program was lost once, together with one in another container.
+// keeperCommand is the command of the process that takes device memory, in this container's checkpoint or in another's. It runs no kernels that wait for others.
+const keeperCommand = "cryo-gpu-keeper"
+
+// shared: ranks wait for each other in kernels, on several GPUs at once. On GPUs of their own they come back.
 func shared(s examination) ([]Finding, error) {
 	var devices, sharing []string
 	imports := 0
@@ -153,9 +163,15 @@ func shared(s examination) ([]Finding, error) {
 	if imports == 0 || len(devices) < 2 {
 		return nil, nil
 	}
+	others := s.outside(func(u device.DeviceUse, p Process) bool {
+		return slices.Contains(devices, u.UUID) && p.Command != keeperCommand
+	})
+	if len(others) == 0 {
+		return nil, nil
+	}
 	return []Finding{{
-		Problem: fmt.Sprintf("%s share device memory of %s", list(sharing), s.label(devices)),
-		Hint:    "override it if you can start the program again: seven of nine such programs came back on hardware",
+		Problem: fmt.Sprintf("%s share device memory of %s, which other programs use, too: %s", list(sharing), s.label(devices), list(others)),
+		Hint:    "let the container have its GPUs to itself; override it if none of the others shares memory of several GPUs",
 	}}, nil
 }
 
@@ -168,14 +184,7 @@ func peer(s examination) (found []Finding, err error) {
 				devices = append(devices, u.UUID)
 			}
 		}
-		if len(devices) < 2 || p.shown() && p.shared.Peers == 0 {
-			continue
-		}
-		if p.shown() {
-			found = append(found, Finding{
-				Problem: fmt.Sprintf("%s uses %d GPUs (%s), and has made the memory of one accessible to another", p, len(devices), s.label(devices)),
-				Hint:    "the engine keeper takes that access away and gives it again, which went well with one program on hardware: override it if you can start the program again",
-			})
+		if len(devices) < 2 || p.shown() {
 			continue
 		}
 		found = append(found, Finding{

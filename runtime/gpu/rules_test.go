@@ -8,6 +8,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/runtime/gpu/device"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // TestRules: each case as it looked on hardware, from outside.
@@ -58,15 +59,32 @@ func TestRules(t *testing.T) {
 			w.facts.Uses = append(w.facts.Uses, device.DeviceUse{PID: 201, UUID: uuidA, Memory: 1})
 		}, want: "gpu-several", says: "process 201 (app) outside of the container"},
 		{name: "a stranger on the same GPU", pids: []int{101}, set: func(w *world) {
-			w.process(201)
-			w.end(201)
-			w.link("proc/201/ns/ipc", "ipc:[2]")
-			w.write("proc/201/comm", "other\n")
-			w.facts.Uses = append(w.facts.Uses, device.DeviceUse{PID: 201, UUID: uuidA, Memory: 1})
+			w.stranger(uuidA, "other")
 		}},
 		{name: "two GPUs in one process", pids: []int{101}, set: func(w *world) {
 			w.facts.Uses = append(w.facts.Uses, device.DeviceUse{PID: 101, UUID: uuidB, Memory: 1})
 		}, want: "gpu-peer", says: "process 101 (app) uses 2 GPUs (GPU 0, GPU 1)"},
+		{name: "ranks on two GPUs", pids: []int{101, 102}, set: ranks},
+		{name: "ranks on two GPUs, and a stranger on one", pids: []int{101, 102}, set: func(w *world) {
+			ranks(w)
+			w.stranger(uuidB, "other")
+		}, want: "gpu-shared", says: "which other programs use, too: process 201 (other) outside of the container"},
+		{name: "ranks on two GPUs, and another's keeper on one", pids: []int{101, 102}, set: func(w *world) {
+			ranks(w)
+			w.stranger(uuidB, keeperCommand)
+		}},
+		{name: "ranks on one GPU, and a stranger", pids: []int{101, 102}, set: func(w *world) {
+			w.books = library.Books{Exports: 1, Imports: 1}
+			w.stranger(uuidA, "other")
+		}},
+		{name: "two GPUs in one process, with access between them", pids: []int{101}, set: func(w *world) {
+			w.facts.Uses = append(w.facts.Uses, device.DeviceUse{PID: 101, UUID: uuidB, Memory: 1})
+			w.books = library.Books{Peers: 2}
+		}},
+		{name: "two GPUs in one process, with access between them and pools", pids: []int{101}, set: func(w *world) {
+			w.facts.Uses = append(w.facts.Uses, device.DeviceUse{PID: 101, UUID: uuidB, Memory: 1})
+			w.books = library.Books{Peers: 2, Unknown: "it has memory pools"}
+		}, want: "gpu-peer", says: "it has memory pools"},
 		{name: "MPS", pids: []int{101}, set: func(w *world) { w.facts.MPS = true }, want: "gpu-mps"},
 		{name: "MIG", pids: []int{101}, set: func(w *world) { w.facts.Devices[0].MIG = true }, want: "gpu-mig"},
 		{name: "MIG on another GPU", pids: []int{101}, set: func(w *world) { w.facts.Devices[1].MIG = true }},
@@ -111,6 +129,24 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// ranks are processes with a GPU each that share memory, which their libraries know.
+func ranks(w *world) {
+	for i, u := range w.facts.Uses {
+		if u.PID == 102 {
+			w.facts.Uses[i].UUID = uuidB
+		}
+	}
+	w.books = library.Books{Exports: 1, Imports: 1}
+}
+
+// stranger starts a process with an IPC namespace of its own on a device.
+func (w *world) stranger(uuid, command string) {
+	w.link("proc/201/ns/ipc", "ipc:[2]")
+	w.write("proc/201/comm", command+"\n")
+	w.write("proc/201/status", "NSpid:\t201\n")
+	w.facts.Uses = append(w.facts.Uses, device.DeviceUse{PID: 201, UUID: uuid, Memory: 1})
+}
+
 func subjectOf(t *testing.T, w *world, pids []int) examination {
 	t.Helper()
 	s := examination{facts: w.facts, devices: w.facts.Devices[:1], host: proc{w.root}}
@@ -120,6 +156,9 @@ func subjectOf(t *testing.T, w *world, pids []int) examination {
 			t.Fatal(err)
 		}
 		c := cudaProcess{Process: p}
+		if w.books != (library.Books{}) {
+			c.shared = &w.books
+		}
 		for _, u := range w.facts.Uses {
 			if u.PID == pid {
 				c.uses = append(c.uses, u)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/cryo-project/cryo/runtime/gpu/device"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // tree is a /proc of a test's own.
@@ -83,6 +84,7 @@ const (
 type world struct {
 	tree
 	facts device.Facts
+	books library.Books // of all processes; the zero value: their libraries have none
 }
 
 func newWorld(t *testing.T, pids ...int) *world {
