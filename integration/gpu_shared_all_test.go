@@ -215,3 +215,12 @@ func TestGPUPeer(t *testing.T) {
 	alone(t, a)
 	alone(t, b)
 }
+
+// TestGPUReduceEight stops eight processes whose kernels wait for each other, and which never rest.
+func TestGPUReduceEight(t *testing.T) {
+	for where, flags := range onDevices {
+		t.Run(where, func(t *testing.T) {
+			sharedJourney(t, 3, 8*7, 8*12<<20, flags, append(sharingAll(8), "--apart", "--reduce")...)
+		})
+	}
+}

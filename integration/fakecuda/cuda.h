@@ -190,6 +190,8 @@ FAKE CUresult cuGetProcAddress_v2(const char *name, void **function, int version
 FAKE CUresult cuModuleLoadData(void **module, const void *text);
 FAKE CUresult cuModuleGetFunction(CUfunction *function, void *module, const char *name);
 FAKE CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags);
+// meeting is what a kernel that meets those of other processes has for its argument, in the fake driver: how many processes, which it is, and how many each has launched, in memory that all share.
+struct meeting { unsigned ranks, rank; uint64_t *launched; };
 FAKE CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
 	unsigned block_z, unsigned shared, CUstream stream, void **arguments, void **extra);
 

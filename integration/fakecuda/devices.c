@@ -193,6 +193,8 @@ void devices_start(void)
 	storm_start(options.storm, contexts[0]);
 	if (options.poll)
 		poll_start();
+	if (options.reduce)
+		reduce_start(contexts[0]);
 	graphs_start(options.captures);
 }
 

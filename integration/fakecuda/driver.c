@@ -16,6 +16,17 @@ struct control control = {.magic = CONTROL_MAGIC};
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 static int closed;
 static int64_t busy_until;  // end of the last launched work; guarded by gate
+static struct meeting meeting;        // the last launched kernel of its kind; guarded by gate
+static uint64_t meeting_number;
+
+// busy is true while something that was launched has not ended.
+static int busy(int64_t now)
+{
+	for (unsigned i = 0; i < meeting.ranks; i++)
+		if (__atomic_load_n(&meeting.launched[i], __ATOMIC_ACQUIRE) < meeting_number)
+			return 1;
+	return busy_until > now;
+}
 
 CUresult enter(void)
 {
@@ -40,7 +51,7 @@ CUresult enter_idle(void)
 {
 	CUresult r = enter();
 
-	while (r == CUDA_SUCCESS && busy_until > now_ns()) {
+	while (r == CUDA_SUCCESS && busy(now_ns())) {
 		leave(r);
 		sleep_ms(1);
 		r = enter();
@@ -60,7 +71,7 @@ static CUresult do_lock(int64_t deadline)
 			__atomic_store_n(&closed, 0, __ATOMIC_RELEASE);
 			return CUDA_ERROR_NOT_READY;
 		}
-		if (busy_until <= now)
+		if (!busy(now))
 			break;
 		pthread_mutex_unlock(&gate);
 		sleep_ms(1);
@@ -288,7 +299,15 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 	return leave(r);
 }
 
-// cuLaunchKernel runs a kernel of kernel.c at once. Without a function it starts one which takes the milliseconds that its argument says and touches nothing.
+// meet starts a kernel that ends when all ranks have launched as many of them, as NCCL's do.
+static void meet(struct meeting m)
+{
+	meeting = m;
+	meeting_number = __atomic_add_fetch(&m.launched[m.rank], 1, __ATOMIC_ACQ_REL);
+}
+
+// cuLaunchKernel runs a kernel of kernel.c at once. Without a function it starts one which takes the milliseconds that its argument says and touches nothing, or, in two layers, one that
+// meets those of other processes.
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
 	unsigned shared, CUstream stream, void **arguments, void **extra)
 {
@@ -301,6 +320,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS && function)
 		r = kernel_run(function, grid_x, arguments);
+	else if (r == CUDA_SUCCESS && grid_z == 2)
+		meet(*(struct meeting *)arguments[0]);
 	else if (r == CUDA_SUCCESS)
 		busy_until = (busy_until > now ? busy_until : now) + *(unsigned *)arguments[0] * INT64_C(1000000);
 	return leave(r);

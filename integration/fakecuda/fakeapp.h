@@ -11,7 +11,7 @@
 #define MAX_PROCESSES 64
 
 extern struct options {
-	int processes, share, share_host, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
+	int processes, share, share_host, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, reduce, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
 	const char *socket, *bind, *nvml;
 } options;
 
@@ -58,6 +58,9 @@ void storm_start(int threads, CUcontext context);
 // poll_start starts a thread that asks whether a stream is idle, as JAX does.
 void poll_start(void);
 unsigned long long storm_rounds(void);
+// reduce_begin is called ahead of the first fork. reduce_start starts a thread that launches kernels which meet those of all other processes, one after the other; storm_rounds counts them.
+void reduce_begin(void);
+void reduce_start(CUcontext context);
 
 // shared_lend returns a handle of an allocation in hex, and a sum over it; shared_borrow opens one, shared_sum sums it up again, and shared_return closes it. A
 // process's own handle cannot be opened, which is no error: all processes are asked to.

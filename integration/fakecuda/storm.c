@@ -7,6 +7,7 @@
 #include <time.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static unsigned long long rounds;
 static CUcontext context;
@@ -78,5 +79,42 @@ void poll_start(void)
 	pthread_t thread;
 
 	if (pthread_create(&thread, NULL, poll, NULL))
+		die("pthread_create", 0);
+}
+
+static uint64_t *launched; // of each process
+
+void reduce_begin(void)
+{
+	launched = mmap(NULL, sizeof(*launched) * MAX_PROCESSES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	if (launched == MAP_FAILED)
+		die("mmap", 0);
+}
+
+// reduce does not rest, and waits for two of three kernels.
+static void *reduce(void *unused)
+{
+	struct meeting m = {options.processes, number, launched};
+	void *arguments[] = {&m};
+
+	(void)unused;
+	must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(context));
+	for (unsigned round = 0;; round++) {
+		cuda.cuStreamQuery(NULL);
+		must("cuLaunchKernel", cuda.cuLaunchKernel(NULL, 1, 1, 2, 1, 1, 1, 0, NULL, arguments, NULL));
+		cuda.cuStreamQuery(NULL);
+		if (round % 3)
+			must("cuCtxSynchronize", cuda.cuCtxSynchronize());
+		__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+void reduce_start(CUcontext with)
+{
+	pthread_t thread;
+
+	context = with;
+	if (pthread_create(&thread, NULL, reduce, NULL))
 		die("pthread_create", 0);
 }

@@ -42,6 +42,7 @@ func sharedCases() []testCase {
 		{"keeper-fsdp", "torchrun: FSDP with two loader workers a rank", 2, 90, 16, rank("fsdp")},
 		{"keeper-tensor", "torchrun: a language model of 8 billion parameters, tensor-parallel: the same tokens", 2, 150, 80, rank("tensor")},
 		{"keeper-pipeline", "torchrun: a pipeline of two stages", 2, 90, 16, rank("pipeline")},
+		{"keeper-peer", "one process on two GPUs, copies from GPU to GPU with access (PyTorch)", 2, 60, 8, runPeer},
 		{"keeper-device-map", "one process on two GPUs: accelerate's layout, copies from GPU to GPU", 2, 90, 16, runDeviceMap},
 		{"keeper-nccl-steady", "all-reduces with and without the library", 2, 90, 16, runNCCLSteady},
 		{"keeper-nccl-exchanged", "two ranks of NCCL, restored with the GPUs exchanged", 2, 90, 16, exchanged(func(b *bench, r *result) *container { return b.ranks(r.Case, "") }, overTCP)},
@@ -76,6 +77,13 @@ func (b *bench) rankProgram(r *result, name string) *container {
 	c := b.several(b.python(r.Case, "rank_programs.py", name))
 	c.flags = append(c.flags, "--annotation", "io.cryo.io-uring=refuse", "--hostname", hostname)
 	return c
+}
+
+// runPeer moves the program that the driver's engine refuses (two-gpus).
+func runPeer(ctx context.Context, b *bench, r *result) error {
+	c := b.python(r.Case, "torch_two_gpus.py").keeper()
+	c.devices = []int{0, 1}
+	return b.handing(ctx, r, c, true)
 }
 
 // runDeviceMap moves one process on two GPUs that have access to each other's memory.

@@ -13,46 +13,94 @@ import (
 // closeGates has the program in each process wait, and its devices finish their work. It gives those that wait: others have ended, or cannot hand over any more
 // and are left to the driver.
 func (e *Engine) closeGates(ctx context.Context, all []*given, fresh []cudaProcess) ([]*given, error) {
-	err := e.inAttempts(ctx, len(all) > 1, func(bound time.Duration) (late, err error) {
-		working, capturing, err := e.closeOnce(ctx, all, fresh, bound)
-		all = talking(all)
-		switch {
-		case len(capturing) > 0:
-			late = capturingError(e.Timeout, capturing)
-		case len(working) > 0:
-			late = deadlineError(e.Timeout, working)
-		}
-		return late, err
-	}, func() error {
-		// Also of those that were late: an open gate is opened without harm.
-		err := each(all, func(g *given) error {
-			err := g.library.Open()
-			if err != nil && e.hasEnded(ctx, g) {
-				g.hangUp()
-				return nil
-			}
-			return err
-		})
-		all = talking(all)
-		return err
-	})
-	return all, err
+	if len(all) > 1 {
+		return e.closeByTurns(ctx, all, fresh)
+	}
+	late, err := e.closeOnce(ctx, all, fresh, func(g *given) error { return g.library.Close(ctx, e.Timeout) })
+	if err == nil {
+		err = late.err(e.Timeout)
+	}
+	return talking(all), err
 }
 
-// closeOnce tries it for so long, and tells in which processes work, or a capture, had not ended. It hangs up on those that hand over nothing.
-func (e *Engine) closeOnce(ctx context.Context, all []*given, fresh []cudaProcess, bound time.Duration) (late, capturing []string, err error) {
+// A round in which gates are closed by turns takes from one millisecond to 16: what has not ended in the first may take long. In every eighth round of those in which nothing
+// else happens, all make a call: they may wait for each other.
+const (
+	shortest    = time.Millisecond
+	roundsEach  = 32
+	doublings   = 4
+	roundsQuiet = 8
+)
+
+// closeByTurns closes the gates of processes that may wait for each other within kernels, as ranks of NCCL do. All gates are closed at once, and stay closed. Where work of some has not
+// ended, it may wait for what the others have not begun: those whose work has ended make one call each, and so on, until the work of all has ended. So they all come to stand
+// where the first of them was.
+func (e *Engine) closeByTurns(ctx context.Context, all []*given, fresh []cudaProcess) ([]*given, error) {
+	var stands []*given // in the round before
+	quiet := 0
+	for round, deadline := 0, time.Now().Add(e.Timeout); ; round++ {
+		bound := shortest << min(round/roundsEach, doublings)
+		late, err := e.closeOnce(ctx, all, fresh, func(g *given) error { return g.library.Stand(ctx, bound, slices.Contains(stands, g)) })
+		all = talking(all)
+		if err != nil || late.none() {
+			return all, err
+		}
+		if time.Now().After(deadline) {
+			return all, errors.Join(late.err(e.Timeout), e.openGates(ctx, all))
+		}
+		stands = slices.DeleteFunc(slices.Clone(all), func(g *given) bool { return slices.Contains(late.all, g) })
+		if quiet++; len(stands) > 0 {
+			quiet = 0
+		} else if quiet%roundsQuiet == 0 {
+			stands = all
+		}
+	}
+}
+
+// openGates opens all, also those that are open.
+func (e *Engine) openGates(ctx context.Context, all []*given) error {
+	return each(all, func(g *given) error {
+		err := g.library.Open()
+		if err != nil && e.hasEnded(ctx, g) {
+			g.hangUp()
+			return nil
+		}
+		return err
+	})
+}
+
+// late are processes that could not be stopped in time.
+type late struct {
+	all                []*given
+	working, capturing []string // why, and who for people
+}
+
+func (l late) none() bool { return len(l.all) == 0 }
+
+func (l late) err(timeout time.Duration) error {
+	switch {
+	case len(l.capturing) > 0:
+		return capturingError(timeout, l.capturing)
+	case len(l.working) > 0:
+		return deadlineError(timeout, l.working)
+	}
+	return nil
+}
+
+// closeOnce closes each gate once. It hangs up on those that hand over nothing.
+func (e *Engine) closeOnce(ctx context.Context, all []*given, fresh []cudaProcess, closeGate func(*given) error) (l late, err error) {
 	var mu sync.Mutex
 	err = each(all, func(g *given) error {
-		err := g.library.Close(ctx, max(bound, time.Millisecond))
+		err := closeGate(g)
 		mu.Lock()
 		defer mu.Unlock()
 		var busy *library.BusyError
 		var unable *library.UnableError
 		switch {
 		case errors.As(err, &busy) && busy.Capturing:
-			capturing = append(capturing, e.working(g.cudaProcess))
+			l.all, l.capturing = append(l.all, g), append(l.capturing, e.working(g.cudaProcess))
 		case errors.As(err, &busy):
-			late = append(late, e.working(g.cudaProcess))
+			l.all, l.working = append(l.all, g), append(l.working, e.working(g.cudaProcess))
 		case errors.As(err, &unable):
 			i := slices.IndexFunc(fresh, func(p cudaProcess) bool { return p.PID == g.PID })
 			if err := e.leave(ctx, &fresh[i], unable.Reason); err != nil {
@@ -66,7 +114,7 @@ func (e *Engine) closeOnce(ctx context.Context, all []*given, fresh []cudaProces
 		}
 		return nil
 	})
-	return late, capturing, err
+	return l, err
 }
 
 // talking are those that were not hung up on.

@@ -52,11 +52,28 @@ func (p *Process) Hello() (Hello, error) {
 // Close closes the gate: the program's calls of the driver wait from then on, and its devices are idle. Where that is not so before the
 // deadline the error is a [BusyError], and where the memory cannot be handed over an [UnableError]; the gate is open again.
 func (p *Process) Close(ctx context.Context, deadline time.Duration) error {
+	return p.closeWithin(ctx, closing, deadline)
+}
+
+// Stand closes the gate as Close does, but by turns with other processes, for which devices may wait: after a [BusyError] of work the gate stays closed, until
+// Stand or Open comes. With step, each thread that waits at the gate makes one call before.
+func (p *Process) Stand(ctx context.Context, deadline time.Duration, step bool) error {
+	var before uint32
+	if step {
+		before = 1
+	}
+	return p.closeWithin(ctx, standing, deadline, before)
+}
+
+func (p *Process) closeWithin(ctx context.Context, how kind, deadline time.Duration, more ...uint32) error {
 	const step = "stop"
-	ms := min(max(deadline.Milliseconds(), 1), 1<<31)
+	payload := binary.LittleEndian.AppendUint32(nil, uint32(min(max(deadline.Milliseconds(), 1), 1<<31)))
+	for _, word := range more {
+		payload = binary.LittleEndian.AppendUint32(payload, word)
+	}
 	ctx, cancel := context.WithTimeout(ctx, deadline+answerTimeout)
 	defer cancel()
-	h, _, _, err := p.request(ctx, step, header{Kind: closing}, binary.LittleEndian.AppendUint32(nil, uint32(ms)), nil)
+	h, _, _, err := p.request(ctx, step, header{Kind: how}, payload, nil)
 	if err != nil {
 		return err
 	}

@@ -39,6 +39,8 @@ const (
 	parting   kind = 13
 	exporting kind = 14 // u32 number of memory; answer: the same, with a descriptor
 	importing kind = 15 // u32 number of memory, with a descriptor
+
+	standing kind = 19 // u32 deadline in ms, u32 1: threads that wait make a call each before; result as of closing, but after 600 the gate stays closed
 )
 
 // last marks the last of several answers, or requests.

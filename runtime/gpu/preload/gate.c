@@ -27,6 +27,7 @@ struct seat {
 	int depth; // the first, for gate.S
 	int own;   // the library's: never waited for
 	pid_t tid; // 0: free
+	unsigned came; // the turn in which it came to the closed gate; 0: it is not there
 } __attribute__((aligned(64))); // a line of the cache is one thread's
 
 #define ROW 128
@@ -42,7 +43,8 @@ HIDDEN __thread struct seat *gate_seat __attribute__((tls_model("initial-exec"))
 // standing is for threads where there is no memory for a seat: they are not counted, and so the gate is not closed any more.
 static struct seat standing;
 
-static int closed; // also the futex at which threads wait
+static int closed;
+static unsigned turn = 1; // the futex at which threads wait: each turn lets those that came before pass
 // fenced is for kernels, and seccomp filters, without membarrier: each call then costs a fence.
 static int fenced;
 // gate_guard is true where either is: then gate.S leaves all to gate_enter.
@@ -120,11 +122,21 @@ static inline void count(struct seat *s, int depth)
 
 static void stand(struct seat *s)
 {
-	while (__atomic_load_n(&closed, __ATOMIC_ACQUIRE)) {
+	unsigned came = __atomic_load_n(&turn, __ATOMIC_ACQUIRE);
+
+	__atomic_store_n(&s->came, came, __ATOMIC_SEQ_CST);
+	while (__atomic_load_n(&closed, __ATOMIC_ACQUIRE) && __atomic_load_n(&turn, __ATOMIC_ACQUIRE) == came) {
 		count(s, 0);
-		syscall(SYS_futex, &closed, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+		syscall(SYS_futex, &turn, FUTEX_WAIT_PRIVATE, came, NULL, NULL, 0);
 		count(s, 1);
 	}
+	__atomic_store_n(&s->came, 0, __ATOMIC_RELEASE);
+}
+
+static void next_turn(void)
+{
+	__atomic_add_fetch(&turn, 1, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, &turn, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
 // gate_enter is called by the stub of that number where it is not as simple as it mostly is. It counts the thread in, and gives the function that it stands for.
@@ -197,6 +209,14 @@ void gate_own(void)
 	s->depth = 1;
 }
 
+// busy is true for a seat whose thread is in a call, or is about to pass. It counts itself in before it says that it does not stand any more.
+static int busy(const struct seat *s)
+{
+	unsigned came = __atomic_load_n(&s->came, __ATOMIC_SEQ_CST);
+
+	return (came && came != turn) || __atomic_load_n(&s->depth, __ATOMIC_ACQUIRE);
+}
+
 // inside is true while any thread is in a call.
 static int inside(void)
 {
@@ -205,7 +225,7 @@ static int inside(void)
 	pthread_mutex_lock(&seating);
 	for (struct row *r = &first; r && !found; r = r->next)
 		for (struct seat *s = r->seats; s < r->seats + ROW; s++) {
-			if (!s->tid || s->own || !__atomic_load_n(&s->depth, __ATOMIC_ACQUIRE))
+			if (!s->tid || s->own || !busy(s))
 				continue;
 			if (gate_gone(s->tid)) {
 				*s = (struct seat){0};
@@ -218,7 +238,7 @@ static int inside(void)
 	return found;
 }
 
-int gate_close(int64_t deadline)
+int gate_close(int64_t deadline, int stay)
 {
 	struct timespec pause = {0, 20000};
 
@@ -233,7 +253,8 @@ int gate_close(int64_t deadline)
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	while (standing.tid || inside()) {
 		if (now_ns() > deadline) {
-			gate_open();
+			if (!stay)
+				gate_open();
 			return 0;
 		}
 		nanosleep(&pause, NULL);
@@ -247,8 +268,10 @@ void gate_open(void)
 {
 	__atomic_store_n(&gate_guard, fenced, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&closed, 0, __ATOMIC_SEQ_CST);
-	syscall(SYS_futex, &closed, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+	next_turn();
 }
+
+void gate_step(void) { next_turn(); }
 
 void gate_forked(void)
 {

@@ -15,9 +15,11 @@ void *gate_for(void *function);
 // gate_ready is called once, long before gate_close.
 void gate_ready(void);
 // gate_close makes new calls wait, and waits for those in progress until the deadline (CLOCK_MONOTONIC, ns). It is false where one was
-// still in progress; the gate is open again then.
-int gate_close(int64_t deadline);
+// still in progress; the gate is open again then, unless it is to stay closed.
+int gate_close(int64_t deadline, int stay);
 void gate_open(void);
+// gate_step lets each thread that waits at the closed gate make one call. gate_close waits for these.
+void gate_step(void);
 // gate_own is for the library's own threads: what they call passes.
 void gate_own(void);
 // gate_forked is for the child of a fork, in which only this thread runs.

@@ -8,6 +8,7 @@
 #include "gate.h"
 #include "host.h"
 #include "limits.h"
+#include "listed.h"
 #include "own.h"
 #include "peers.h"
 #include "range.h"
@@ -21,97 +22,27 @@
 #include <unistd.h>
 
 static int state;
+static int barred;              // the gate is closed, and calls, or work of the devices, may not have ended: WHOLE
 static int given;               // the host has a descriptor of each piece
 static int parted;              // memory that is shared was taken apart: only the host opens the gate
 static struct cursor attaching; // the last piece that was attached, or made
 static int filling;             // GIVEN, with memory that the host fills
 static int mistaken;            // the driver does not find memory by descriptors
 static int full;                // there is no room for own memory on a device; while attaching
-static struct range **listed;   // what is handed over, in ascending order of addresses; since the gate was closed
-static size_t listed_count;
 
 int hand_state(void) { return state; }
 
 int hand_lends(void) { return state == WHOLE || (state == CLOSED && !given && !parted); }
 
-static size_t listed_pieces(void)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < listed_count; i++)
-		n += listed[i]->count;
-	return n;
-}
-
 size_t hand_pieces(void) { return state == WHOLE ? table_pieces() + virtual_pieces() : listed_pieces(); }
 
 size_t hand_foreign(void) { return table_foreign() + virtual_foreign(); }
-
-// sort is Shell's, 1959. The C library's may use malloc, which the program may have replaced.
-static void sort(struct range **all, size_t count)
-{
-	for (size_t gap = count / 2; gap; gap /= 2)
-		for (size_t i = gap; i < count; i++) {
-			struct range *r = all[i];
-			size_t at = i;
-
-			for (; at >= gap && all[at - gap]->address > r->address; at -= gap)
-				all[at] = all[at - gap];
-			all[at] = r;
-		}
-}
 
 static size_t files(void)
 {
 	struct rlimit limit;
 
 	return getrlimit(RLIMIT_NOFILE, &limit) ? SIZE_MAX : limit.rlim_max;
-}
-
-// list lists what is handed over. Where there may not be a descriptor of each piece of memory with handles, that is left to the driver.
-static CUresult list(void)
-{
-	size_t pieces = table_pieces() + FILES, ranges = virtual_choose(files() > pieces ? files() - pieces : 0), n = 0;
-	struct memory *m;
-
-	if (listed)
-		room_free(listed, (listed_count + 1) * sizeof(*listed));
-	listed_count = 0;
-	for (size_t i = 0; table_at(i); i++)
-		ranges++;
-	listed = room((ranges + 1) * sizeof(*listed));
-	if (!listed)
-		return CUDA_ERROR_OPERATING_SYSTEM;
-	for (; table_at(n); n++)
-		listed[n] = table_at(n);
-	for (size_t i = 0; (m = virtual_at(i)); i++)
-		if (m->chosen)
-			listed[n++] = &m->range;
-	sort(listed, n);
-	listed_count = n;
-	return CUDA_SUCCESS;
-}
-
-int cursor_next(struct cursor *c)
-{
-	if (c->piece) {
-		c->address += c->piece->bytes;
-		c->number++;
-		c->number_in_range++;
-	}
-	if (c->range && c->number_in_range == c->range->count) {
-		c->range = NULL;
-		c->number_in_range = 0;
-		c->place++;
-	}
-	if (!c->range) {
-		if (c->place >= listed_count)
-			return 0;
-		c->range = listed[c->place];
-		c->address = c->range->address;
-	}
-	c->piece = &c->range->pieces[c->number_in_range];
-	return 1;
 }
 
 const char *hand_reason(void)
@@ -128,52 +59,79 @@ void hand_look(void) { mistaken = range_mistaken(); }
 
 int hand_mistaken(void) { return mistaken; }
 
+static void unbar(void)
+{
+	barred = 0;
+	gate_open();
+}
+
 // close_between closes the gate while nothing is being captured: what was begun is not finished behind it, and waiting for the devices ends it.
-static CUresult close_between(int64_t deadline)
+static CUresult close_between(int64_t deadline, int stay)
 {
 	struct timespec pause = {0, 1000000};
 
 	for (;;) {
 		while (capture_any()) {
+			if (barred)
+				unbar();
 			if (now_ns() > deadline)
 				return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 			nanosleep(&pause, NULL);
 		}
-		if (!gate_close(deadline))
+		barred = stay;
+		if (!gate_close(deadline, stay))
 			return capture_any() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_NOT_READY;
 		if (!capture_any())
 			return CUDA_SUCCESS;
-		gate_open();
+		unbar();
 	}
 }
 
-CUresult hand_close(unsigned deadline_ms)
+static CUresult close_for(int64_t deadline, int stay)
 {
-	int64_t deadline = now_ns() + deadline_ms * INT64_C(1000000);
 	CUresult r;
 
-	if (state != WHOLE)
-		return CUDA_SUCCESS;
 	bound_check();
 	if (hand_reason())
 		return CUDA_ERROR_NOT_SUPPORTED;
-	r = close_between(deadline);
+	r = close_between(deadline, stay);
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = deadline_run(contexts_synchronize, deadline);
 	if (r == CUDA_SUCCESS)
 		range_free_put_off(1);
 	if (r == CUDA_SUCCESS)
-		r = list();
+		r = listed_make(files());
 	if (r == CUDA_SUCCESS && hand_reason()) // by the last call before
 		r = CUDA_ERROR_NOT_SUPPORTED;
-	if (r != CUDA_SUCCESS) {
-		gate_open();
-		return r;
+	return r;
+}
+
+CUresult hand_close(unsigned deadline_ms, int stay)
+{
+	int64_t deadline = now_ns() + deadline_ms * INT64_C(1000000);
+	CUresult r;
+
+	if (state != WHOLE)
+		return CUDA_SUCCESS;
+	r = close_for(deadline, stay);
+	if (r == CUDA_SUCCESS) {
+		state = CLOSED;
+		given = 0;
+	} else if (r != CUDA_ERROR_NOT_READY || !stay) {
+		unbar();
 	}
-	state = CLOSED;
-	given = 0;
-	return CUDA_SUCCESS;
+	return r;
+}
+
+void hand_step(void)
+{
+	if (state == CLOSED && !given && !parted) {
+		state = WHOLE;
+		barred = 1;
+	}
+	if (barred)
+		gate_step();
 }
 
 CUresult hand_export(struct piece *p, int *fd)
@@ -455,8 +413,8 @@ CUresult hand_open(void)
 {
 	if (state == GIVEN || (state == CLOSED && shared_count().apart))
 		return CUDA_ERROR_ILLEGAL_STATE;
-	if (state == CLOSED)
-		gate_open();
+	if (state == CLOSED || barred)
+		unbar();
 	state = WHOLE;
 	parted = 0;
 	return CUDA_SUCCESS;
@@ -473,5 +431,5 @@ void hand_end(void)
 void hand_forked(void)
 {
 	state = WHOLE;
-	parted = 0;
+	barred = parted = 0;
 }

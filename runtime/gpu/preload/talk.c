@@ -31,7 +31,7 @@
 #define LAST 1u       // flag of the last of several
 #define STUCK 10000   // ms for the host to take an answer
 
-enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, MAKE, FILLED, BOOKS, SHARED, PART, EXPORT, IMPORT };
+enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, MAKE, FILLED, BOOKS, SHARED, PART, EXPORT, IMPORT, STAND = 19 };
 
 struct header { uint32_t magic; uint16_t version, kind; uint32_t id; int32_t result; uint32_t count, flags; };
 struct entry { uint64_t address, size; uint8_t uuid[16]; uint32_t number, flags; };
@@ -317,18 +317,37 @@ static int import(int socket, struct message *m)
 	return plain(socket, m, r, 0);
 }
 
+static CUresult close_within(uint32_t ms, int stay)
+{
+	CUresult r;
+
+	thread_let_go(); // it may take as long as the host says, and opens nothing
+	r = hand_close(ms, stay);
+	thread_hold();
+	return r;
+}
+
 static int close_gate(int socket, const struct message *m)
 {
 	uint32_t ms;
-	CUresult r;
 
 	if (m->size != sizeof(ms))
 		return 0;
 	memcpy(&ms, m->payload, sizeof(ms));
-	thread_let_go(); // it may take as long as the host says, and opens nothing
-	r = hand_close(ms);
-	thread_hold();
-	return plain(socket, m, r, 0);
+	return plain(socket, m, close_within(ms, 0), 0);
+}
+
+// stand closes the gate by turns with other processes.
+static int stand(int socket, const struct message *m)
+{
+	uint32_t request[2]; // ms, whether threads that wait make a call each before
+
+	if (m->size != sizeof(request))
+		return 0;
+	memcpy(request, m->payload, sizeof(request));
+	if (request[1])
+		hand_step();
+	return plain(socket, m, close_within(request[0], 1), 0);
 }
 
 static int serve(int socket, struct message *m)
@@ -338,6 +357,7 @@ static int serve(int socket, struct message *m)
 	switch (m->header.kind) {
 	case HELLO: return hello(socket, m);
 	case CLOSE: return close_gate(socket, m);
+	case STAND: return stand(socket, m);
 	case TABLE: return table(socket, m);
 	case GIVE: return give(socket, m);
 	case RELEASE: return plain(socket, m, hand_release(), 0);
