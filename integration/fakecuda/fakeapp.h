@@ -11,7 +11,7 @@
 #define MAX_PROCESSES 64
 
 extern struct options {
-	int processes, share, share_host, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, reduce, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
+	int processes, share, share_host, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, reduce, churn, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
 	const char *socket, *bind, *nvml;
 } options;
 
@@ -55,6 +55,9 @@ void calls_bind(const char *how);
 
 // storm_start starts threads that use the context; they end the program at the first error. storm_rounds is how often they have gone round.
 void storm_start(int threads, CUcontext context);
+// churn_start starts a thread that writes to so much memory all the time, and ends the program where some of it is not as it was written. churn_check returns 0, a CUresult, or -1 for a difference.
+void churn_start(int mib, CUcontext context);
+int churn_check(void);
 // poll_start starts a thread that asks whether a stream is idle, as JAX does.
 void poll_start(void);
 unsigned long long storm_rounds(void);
