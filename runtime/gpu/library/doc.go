@@ -12,6 +12,8 @@
 // [Process.Shared] lists the memory that processes share by descriptors. [Process.Part] takes the sharing away, in all of them ahead of the first Release. After Attach, [Process.Export]
 // of the owner and [Process.Import] of the others bring it back. From Part on only Open opens a gate, and not before its process has all its imports.
 //
+// While its program runs, a process lists what it has ([Process.Places]) and lends one piece at a time ([Process.Lend], [Process.Return]), for the host to copy what may not have changed when all gates are closed.
+//
 // A library to which nothing is said for a minute hangs up too. Memory that is still foreign after Own ([Hello.Foreign]) can be handed over again, but
 // must not be left to the driver's own checkpoint: the driver saves a process with imported memory and cannot load it. Processes that work
 // together are closed in short attempts, as those that wait for each other cannot be stopped one after the other.

@@ -91,9 +91,17 @@ func (p *Process) closeWithin(ctx context.Context, how kind, deadline time.Durat
 // Table lists the process's pieces, in ascending order of addresses: each is mapped at its address, and has a descriptor of its own. Their numbers in that order
 // remain the same until the gate is opened. The gate is closed.
 func (p *Process) Table() ([]record.GPUPiece, error) {
+	pieces, err := p.list(table)
+	if err == nil {
+		p.pieces = len(pieces)
+	}
+	return pieces, err
+}
+
+// list asks for pieces, those of the table or those of the moment.
+func (p *Process) list(which kind) (pieces []record.GPUPiece, err error) {
 	const step = "list"
-	var pieces []record.GPUPiece
-	h, payload, err := p.ask(step, header{Kind: table}, nil)
+	h, payload, err := p.ask(step, header{Kind: which}, nil)
 	for {
 		if err != nil {
 			return nil, err
@@ -102,13 +110,12 @@ func (p *Process) Table() ([]record.GPUPiece, error) {
 			return nil, p.wrong(err)
 		}
 		if h.Flags&last != 0 {
-			p.pieces = len(pieces)
 			return pieces, nil
 		}
 		if h.Count == 0 {
 			return nil, p.wrong(errors.New("an answer lists nothing"))
 		}
-		h, payload, err = p.next(step)
+		h, payload, err = p.next(step, which)
 	}
 }
 
@@ -281,10 +288,10 @@ func (p *Process) ask(step string, h header, payload []byte) (header, []byte, er
 }
 
 // next returns a further answer that has no descriptors.
-func (p *Process) next(step string) (header, []byte, error) {
+func (p *Process) next(step string, which kind) (header, []byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
-	h, payload, files, err := p.receive(ctx, step, table)
+	h, payload, files, err := p.receive(ctx, step, which)
 	return p.plain(step, h, payload, files, err)
 }
 
@@ -298,6 +305,9 @@ func (p *Process) plain(step string, h header, payload []byte, files []*os.File,
 	}
 	return h, payload, err
 }
+
+// NotFound is CUDA_ERROR_NOT_FOUND of cuda.h.
+const NotFound = 500
 
 // Of cuda.h: CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED and CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
 const (

@@ -40,6 +40,10 @@ const (
 	exporting kind = 14 // u32 number of memory; answer: the same, with a descriptor
 	importing kind = 15 // u32 number of memory, with a descriptor
 
+	places    kind = 16 // answers of entries
+	lending   kind = 17 // u64 address, size; answer: u32 0, with a descriptor
+	returning kind = 18
+
 	standing kind = 19 // u32 deadline in ms, u32 1: threads that wait make a call each before; result as of closing, but after 600 the gate stays closed
 )
 

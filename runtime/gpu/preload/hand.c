@@ -11,6 +11,7 @@
 #include "listed.h"
 #include "own.h"
 #include "peers.h"
+#include "precopy.h"
 #include "range.h"
 #include "shared.h"
 #include "thread.h"
@@ -91,6 +92,7 @@ static CUresult close_for(int64_t deadline, int stay)
 {
 	CUresult r;
 
+	precopy_return(); // a call that frees memory may wait for that, inside the gate
 	bound_check();
 	if (hand_reason())
 		return CUDA_ERROR_NOT_SUPPORTED;
@@ -422,6 +424,7 @@ CUresult hand_open(void)
 
 void hand_end(void)
 {
+	precopy_return();
 	if (state == GIVEN)
 		detach();
 	else if (!parted)
@@ -430,6 +433,7 @@ void hand_end(void)
 
 void hand_forked(void)
 {
+	precopy_return();
 	state = WHOLE;
 	barred = parted = 0;
 }

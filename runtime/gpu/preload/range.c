@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "range.h"
+#include "precopy.h"
 #include "shared.h"
 #include "virtual.h"
 
@@ -242,6 +243,7 @@ CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct ran
 
 CUresult range_free(struct range *r)
 {
+	precopy_wait(r->pieces, r->count);
 	for (unsigned i = 0; i < r->count; i++) {
 		if (r->pieces[i].fd >= 0)
 			close(r->pieces[i].fd);

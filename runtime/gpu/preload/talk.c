@@ -6,6 +6,7 @@
 #include "hand.h"
 #include "host.h"
 #include "peers.h"
+#include "precopy.h"
 #include "shared.h"
 #include "thread.h"
 
@@ -31,7 +32,7 @@
 #define LAST 1u       // flag of the last of several
 #define STUCK 10000   // ms for the host to take an answer
 
-enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, MAKE, FILLED, BOOKS, SHARED, PART, EXPORT, IMPORT, STAND = 19 };
+enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, MAKE, FILLED, BOOKS, SHARED, PART, EXPORT, IMPORT, PLACES, LEND, RETURN, STAND };
 
 struct header { uint32_t magic; uint16_t version, kind; uint32_t id; int32_t result; uint32_t count, flags; };
 struct entry { uint64_t address, size; uint8_t uuid[16]; uint32_t number, flags; };
@@ -120,30 +121,78 @@ static int hello(int socket, const struct message *m)
 	return answer(socket, m, (struct header){0}, &text, offsetof(__typeof__(text), reason) + strlen(text.reason), NULL, 0);
 }
 
+// entries_list has room for a message's entries of a list.
+static struct entries_list { struct entry all[ENTRIES]; uint32_t count, number; } entries;
+
+// entries_add adds one, and sends all where there is no more room. 0: the host has gone; -1: the driver has failed, which is the answer.
+static int entries_add(int socket, const struct message *m, CUdeviceptr address, size_t bytes, CUdevice device)
+{
+	struct entry *e = &entries.all[entries.count];
+	CUuuid uuid;
+	CUresult r = driver.cuDeviceGetUuid(&uuid, device);
+
+	if (r != CUDA_SUCCESS)
+		return plain(socket, m, r, 0) ? -1 : 0;
+	*e = (struct entry){.address = address, .size = bytes, .number = entries.number++};
+	memcpy(e->uuid, uuid.bytes, sizeof(e->uuid));
+	if (++entries.count < ENTRIES)
+		return 1;
+	entries.count = 0;
+	return answer(socket, m, (struct header){.count = ENTRIES}, entries.all, sizeof(entries.all), NULL, 0);
+}
+
+static int entries_end(int socket, const struct message *m)
+{
+	return answer(socket, m, (struct header){.count = entries.count, .flags = LAST}, entries.all, entries.count * sizeof(*entries.all), NULL, 0);
+}
+
 static int table(int socket, const struct message *m)
 {
-	static struct entry entries[ENTRIES];
 	struct cursor c = {0};
-	uint32_t n = 0;
+	int ok = 1;
 
 	if (hand_state() == WHOLE)
 		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE, 0);
-	while (cursor_next(&c)) {
-		struct entry *e = &entries[n];
-		CUuuid uuid;
-		CUresult r = driver.cuDeviceGetUuid(&uuid, c.range->device);
+	entries.count = entries.number = 0;
+	while (ok == 1 && cursor_next(&c))
+		ok = entries_add(socket, m, c.address, c.piece->bytes, c.range->device);
+	return ok == 1 ? entries_end(socket, m) : ok != 0;
+}
 
-		if (r != CUDA_SUCCESS)
-			return plain(socket, m, r, 0);
-		*e = (struct entry){.address = c.address, .size = c.piece->bytes, .number = c.number};
-		memcpy(e->uuid, uuid.bytes, sizeof(e->uuid));
-		if (++n == ENTRIES) {
-			if (!answer(socket, m, (struct header){.count = n}, entries, n * sizeof(*e), NULL, 0))
-				return 0;
-			n = 0;
-		}
-	}
-	return answer(socket, m, (struct header){.count = n, .flags = LAST}, entries, n * sizeof(*entries), NULL, 0);
+// places is the table as it is while the program runs.
+static int places(int socket, const struct message *m)
+{
+	const struct place *all;
+	size_t count;
+	int ok = 1;
+
+	if (hand_state() != WHOLE)
+		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE, 0);
+	count = precopy_list(&all);
+	entries.count = entries.number = 0;
+	for (size_t i = 0; ok == 1 && i < count; i++)
+		ok = entries_add(socket, m, all[i].address, all[i].bytes, all[i].device);
+	precopy_list_end();
+	return ok == 1 ? entries_end(socket, m) : ok != 0;
+}
+
+static int lend_piece(int socket, const struct message *m)
+{
+	struct { uint64_t address, bytes; } which;
+	CUresult r = hand_state() == WHOLE ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+	uint32_t number = 0;
+	int fd = -1, ok;
+
+	if (m->size != sizeof(which))
+		return 0;
+	memcpy(&which, m->payload, sizeof(which));
+	if (r == CUDA_SUCCESS)
+		r = precopy_lend(which.address, which.bytes, &fd);
+	if (r != CUDA_SUCCESS)
+		return plain(socket, m, r, 0);
+	ok = answer(socket, m, (struct header){.count = 1}, &number, sizeof(number), &fd, 1);
+	close(fd);
+	return ok;
 }
 
 // give_batch sends descriptors, and closes those that were made for it.
@@ -369,6 +418,11 @@ static int serve(int socket, struct message *m)
 	case PART: return plain(socket, m, hand_part(), 0);
 	case EXPORT: return export(socket, m);
 	case IMPORT: return import(socket, m);
+	case PLACES: return places(socket, m);
+	case LEND: return lend_piece(socket, m);
+	case RETURN:
+		precopy_return();
+		return plain(socket, m, CUDA_SUCCESS, 0);
 	case OPEN: return plain(socket, m, hand_open(), 0);
 	case OWN:
 		r = hand_own();

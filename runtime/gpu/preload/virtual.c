@@ -1,6 +1,7 @@
 // The books of memory with handles.
 #define _GNU_SOURCE
 #include "virtual.h"
+#include "precopy.h"
 #include "shared.h"
 
 #include <pthread.h>
@@ -62,6 +63,7 @@ CUresult virtual_end(struct memory *m)
 {
 	CUresult first = CUDA_SUCCESS;
 
+	precopy_wait(m->range.pieces, m->range.count);
 	if (m->reserved) {
 		driver.cuMemUnmap(m->reserved, m->range.bytes);
 		driver.cuMemAddressFree(m->reserved, m->range.bytes);

@@ -65,6 +65,8 @@ size_t virtual_pieces(void);
 size_t virtual_foreign(void);
 // virtual_each calls f with each range that can be handed over until one is not 0, and returns that.
 int virtual_each(int (*f)(const struct range *r, void *with), void *with);
+// virtual_each_placed is the same for those whose address is known now, which is for the library's thread alone to find out.
+int virtual_each_placed(int (*f)(const struct range *r, void *with), void *with);
 
 // These are for the library's thread, behind the closed gate. virtual_choose chooses what is handed over, and maps it where it is not; there are to be so many pieces at most. It
 // returns how many ranges that are.

@@ -35,6 +35,20 @@ static void find_ranges(void)
 			m->memory->range.address = m->address;
 }
 
+int virtual_each_placed(int (*f)(const struct range *r, void *with), void *with)
+{
+	struct memory *m;
+	int result = 0;
+
+	virtual_lock();
+	find_ranges();
+	for (size_t i = 0; !result && (m = virtual_at(i)); i++)
+		if (m->range.count && m->range.address && !m->stays && !m->imported && !m->host)
+			result = f(&m->range, with);
+	virtual_unlock();
+	return result;
+}
+
 // hide maps memory where the program does not know it; false where that cannot be done.
 static int hide(struct memory *memory)
 {
