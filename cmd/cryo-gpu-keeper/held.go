@@ -16,13 +16,28 @@ import (
 // held is a piece that is mapped.
 type held struct {
 	record.GPUPiece
-	device *cudaDevice
-	memory *memory
+	device  *cudaDevice
+	memory  *memory
+	planned *plannedPiece // what was copied ahead of what is there; nil: nothing
 }
 
-// hold maps what others have given.
-func (s *server) hold(pieces []record.GPUPiece, files []*os.File) error {
-	return s.add(pieces, func(i int, d *cudaDevice) (*memory, error) { return d.Import(files[i], pieces[i].Size) })
+// hold maps what others have given. planned is as in the request.
+func (s *server) hold(pieces []record.GPUPiece, files []*os.File, planned []int) error {
+	first := len(s.pieces)
+	s.precopy.closeStages() // where nothing came of it
+	if err := s.add(pieces, func(i int, d *cudaDevice) (*memory, error) { return d.Import(files[i], pieces[i].Size) }); err != nil {
+		return err
+	}
+	for i, n := range planned {
+		if n > 0 {
+			p, err := s.precopy.of(n-1, pieces[i])
+			if err != nil {
+				return device.PieceError(first+i, pieces[i], err)
+			}
+			s.pieces[first+i].planned = p
+		}
+	}
+	return nil
 }
 
 // make makes memory that is zero, and gives its descriptors.

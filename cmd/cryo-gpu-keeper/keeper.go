@@ -23,6 +23,7 @@ type server struct {
 	channel *channel.Channel
 	memory  *cudaMemory
 	pieces  []held
+	precopy precopy
 
 	ring   *device.Ring // nil: it was not told to open
 	pinned bool         // the ring
@@ -108,7 +109,7 @@ func (s *server) carryOut(ctx context.Context, o order) (a device.KeeperAnswer, 
 	case device.VerbOpen:
 		err = s.open(o.do)
 	case device.VerbHold:
-		err = s.hold(o.do.Pieces, o.files)
+		err = s.hold(o.do.Pieces, o.files, o.do.Planned)
 	case device.VerbMake:
 		files, err = s.make(o.do.Pieces)
 	case device.VerbCopy:
@@ -121,6 +122,14 @@ func (s *server) carryOut(ctx context.Context, o order) (a device.KeeperAnswer, 
 		a.Room, err = s.room(o.do.Pieces, o.do.Spare)
 	case device.VerbSend, device.VerbReceive:
 		err = s.move(ctx, o.do.Do, o.files[0])
+	case device.VerbPlan:
+		a.Sums, err = s.plan(o.do.Pieces)
+	case device.VerbBegin:
+		err = s.begin(ctx, o.files[0])
+	case device.VerbPrecopy:
+		err = s.precopyPart(*o.do.Part, o.files)
+	case device.VerbPrecopied:
+		err = s.precopied()
 	default:
 		err = fmt.Errorf("%q: %w", o.do.Do, errdefs.ErrNotImplemented) // DecodeRequest accepts no other
 	}

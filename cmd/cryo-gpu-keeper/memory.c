@@ -1,4 +1,4 @@
-#include "memory.h"
+#include "calls.h"
 
 #include <string.h>
 
@@ -20,13 +20,13 @@ enum {
 	DESCRIPTOR = 1,     // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 	READ_WRITE = 3,     // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
 	NON_BLOCKING = 1,   // CU_STREAM_NON_BLOCKING
-	PORTABLE = 1,       // CU_MEMHOSTREGISTER_PORTABLE, CU_MEMHOSTALLOC_PORTABLE
-	DEVICEMAP = 2,      // CU_MEMHOSTALLOC_DEVICEMAP
 	HAS_RDMA = 110,     // CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
 	BLOCKING_SYNC = 4,  // CU_CTX_SCHED_BLOCKING_SYNC
 	IS_ON = 9,          // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 	INVALID_DEVICE = 101,
 };
+
+struct driver_calls driver_calls;
 
 static int (*device_count)(int *count);
 static int (*device_get)(int *device, int ordinal);
@@ -36,7 +36,6 @@ static int (*context_flags)(int device, unsigned flags);
 static int (*context_retain)(void **context, int device);
 static int (*context_set)(void *context);
 static int (*stream_create)(void **stream, unsigned flags);
-static int (*stream_wait)(void *stream);
 static int (*host_register)(void *host, size_t bytes, unsigned flags);
 static int (*get_info)(size_t *room, size_t *total);
 static int (*create)(uint64_t *handle, size_t bytes, const struct properties *p, unsigned long long flags);
@@ -49,17 +48,7 @@ static int (*map)(uint64_t address, size_t bytes, size_t offset, uint64_t handle
 static int (*unmap)(uint64_t address, size_t bytes);
 static int (*set_access)(uint64_t address, size_t bytes, const struct access *access, size_t count);
 static int (*attribute)(void *data, int which, uint64_t address);
-static int (*read_async)(void *to, uint64_t from, size_t bytes, void *stream);
-static int (*write_async)(uint64_t to, const void *from, size_t bytes, void *stream);
-static int (*copy_async)(uint64_t to, uint64_t from, size_t bytes, void *stream);
 static int (*set_async)(uint64_t to, unsigned char value, size_t bytes, void *stream);
-static int (*host_alloc)(void **host, size_t bytes, unsigned flags);
-static int (*alloc)(uint64_t *address, size_t bytes);
-static int (*dealloc)(uint64_t address);
-static int (*module_load)(void **module, const void *text);
-static int (*module_function)(void **function, void *module, const char *name);
-static int (*launch)(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-	void *stream, void **arguments, void **extra);
 
 static const struct function functions[] = {
 	{"cuDeviceGetCount", &device_count},
@@ -70,7 +59,7 @@ static const struct function functions[] = {
 	{"cuDevicePrimaryCtxRetain", &context_retain},
 	{"cuCtxSetCurrent", &context_set},
 	{"cuStreamCreate", &stream_create},
-	{"cuStreamSynchronize", &stream_wait},
+	{"cuStreamSynchronize", &driver_calls.stream_wait},
 	{"cuMemHostRegister_v2", &host_register},
 	{"cuMemGetInfo_v2", &get_info},
 	{"cuMemCreate", &create},
@@ -83,20 +72,17 @@ static const struct function functions[] = {
 	{"cuMemUnmap", &unmap},
 	{"cuMemSetAccess", &set_access},
 	{"cuPointerGetAttribute", &attribute},
-	{"cuMemcpyDtoHAsync_v2", &read_async},
-	{"cuMemcpyHtoDAsync_v2", &write_async},
-	{"cuMemcpyDtoDAsync_v2", &copy_async},
+	{"cuMemcpyDtoHAsync_v2", &driver_calls.read_async},
+	{"cuMemcpyHtoDAsync_v2", &driver_calls.write_async},
+	{"cuMemcpyDtoDAsync_v2", &driver_calls.copy_async},
 	{"cuMemsetD8Async", &set_async},
-	{"cuMemHostAlloc", &host_alloc},
-	{"cuMemAlloc_v2", &alloc},
-	{"cuMemFree_v2", &dealloc},
-	{"cuModuleLoadData", &module_load},
-	{"cuModuleGetFunction", &module_function},
-	{"cuLaunchKernel", &launch},
+	{"cuMemHostAlloc", &driver_calls.host_alloc},
+	{"cuMemAlloc_v2", &driver_calls.alloc},
+	{"cuMemFree_v2", &driver_calls.dealloc},
+	{"cuModuleLoadData", &driver_calls.module_load},
+	{"cuModuleGetFunction", &driver_calls.module_function},
+	{"cuLaunchKernel", &driver_calls.launch},
 };
-
-// CALL makes a call unless one before it has failed.
-#define CALL(o, name, expression) do { if (!(o).code) (o) = (struct outcome){(expression), (name)}; } while (0)
 
 static const struct outcome done = {0, NULL};
 
@@ -107,8 +93,7 @@ const char *memory_open(void)
 	return cuda_find(functions, sizeof(functions) / sizeof(*functions), &why);
 }
 
-// on makes the device's context that of the thread, which may be any.
-static struct outcome on(const struct device *d)
+struct outcome on_device(const struct device *d)
 {
 	struct outcome o = done;
 
@@ -145,7 +130,7 @@ struct outcome memory_device(const struct uuid *uuid, struct device *d)
 
 struct outcome memory_pin(const struct device *d, void *host, size_t bytes)
 {
-	struct outcome o = on(d);
+	struct outcome o = on_device(d);
 
 	CALL(o, "cuMemHostRegister", host_register(host, bytes, PORTABLE));
 	return o;
@@ -153,7 +138,7 @@ struct outcome memory_pin(const struct device *d, void *host, size_t bytes)
 
 struct outcome memory_room(const struct device *d, size_t *bytes)
 {
-	struct outcome o = on(d);
+	struct outcome o = on_device(d);
 	size_t total;
 
 	CALL(o, "cuMemGetInfo", get_info(bytes, &total));
@@ -189,7 +174,7 @@ reserved:
 
 struct outcome memory_import(const struct device *d, int fd, size_t bytes, struct memory *m)
 {
-	struct outcome o = on(d);
+	struct outcome o = on_device(d);
 
 	m->bytes = bytes;
 	CALL(o, "cuMemImportFromShareableHandle", import(&m->handle, (void *)(intptr_t)fd, DESCRIPTOR));
@@ -201,7 +186,7 @@ struct outcome memory_import(const struct device *d, int fd, size_t bytes, struc
 struct outcome memory_make(const struct device *d, size_t bytes, struct memory *m)
 {
 	struct properties p = {.type = PINNED, .handles = DESCRIPTOR, .location = {ON_DEVICE, d->ordinal}};
-	struct outcome o = on(d);
+	struct outcome o = on_device(d);
 
 	p.flags.rdma = d->rdma != 0;
 	m->bytes = bytes;
@@ -213,7 +198,7 @@ struct outcome memory_make(const struct device *d, size_t bytes, struct memory *
 
 struct outcome memory_export(const struct device *d, const struct memory *m, int *fd)
 {
-	struct outcome o = on(d);
+	struct outcome o = on_device(d);
 
 	CALL(o, "cuMemExportToShareableHandle", export(fd, m->handle, DESCRIPTOR, 0));
 	return o;
@@ -221,7 +206,7 @@ struct outcome memory_export(const struct device *d, const struct memory *m, int
 
 struct outcome memory_free(const struct device *d, const struct memory *m)
 {
-	struct outcome o = on(d);
+	struct outcome o = on_device(d);
 
 	CALL(o, "cuMemUnmap", unmap(m->address, m->bytes));
 	CALL(o, "cuMemAddressFree", unreserve(m->address, m->bytes));
@@ -231,34 +216,34 @@ struct outcome memory_free(const struct device *d, const struct memory *m)
 
 struct outcome memory_read(const struct device *d, int stream, void *to, uint64_t from, size_t bytes)
 {
-	struct outcome o = on(d);
+	struct outcome o = on_device(d);
 
-	CALL(o, "cuMemcpyDtoHAsync", read_async(to, from, bytes, d->streams[stream]));
-	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[stream]));
+	CALL(o, "cuMemcpyDtoHAsync", driver_calls.read_async(to, from, bytes, d->streams[stream]));
+	CALL(o, "cuStreamSynchronize", driver_calls.stream_wait(d->streams[stream]));
 	return o;
 }
 
 struct outcome memory_write(const struct device *d, int stream, uint64_t to, const void *from, size_t bytes)
 {
-	struct outcome o = on(d);
+	struct outcome o = on_device(d);
 
-	CALL(o, "cuMemcpyHtoDAsync", write_async(to, from, bytes, d->streams[stream]));
-	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[stream]));
+	CALL(o, "cuMemcpyHtoDAsync", driver_calls.write_async(to, from, bytes, d->streams[stream]));
+	CALL(o, "cuStreamSynchronize", driver_calls.stream_wait(d->streams[stream]));
 	return o;
 }
 
 struct outcome memory_copy(const struct device *d, uint64_t to, uint64_t from, size_t bytes)
 {
-	struct outcome o = on(d);
+	struct outcome o = on_device(d);
 
-	CALL(o, "cuMemcpyDtoDAsync", copy_async(to, from, bytes, d->streams[0]));
-	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[0]));
+	CALL(o, "cuMemcpyDtoDAsync", driver_calls.copy_async(to, from, bytes, d->streams[0]));
+	CALL(o, "cuStreamSynchronize", driver_calls.stream_wait(d->streams[0]));
 	return o;
 }
 
 struct outcome memory_clear(const struct device *d, uint64_t to, size_t bytes)
 {
-	struct outcome o = on(d);
+	struct outcome o = on_device(d);
 
 	CALL(o, "cuMemsetD8Async", set_async(to, 0, bytes, d->streams[0]));
 	return o;
@@ -266,9 +251,9 @@ struct outcome memory_clear(const struct device *d, uint64_t to, size_t bytes)
 
 struct outcome memory_cleared(const struct device *d)
 {
-	struct outcome o = on(d);
+	struct outcome o = on_device(d);
 
-	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[0]));
+	CALL(o, "cuStreamSynchronize", driver_calls.stream_wait(d->streams[0]));
 	return o;
 }
 
@@ -278,11 +263,11 @@ struct outcome memory_cleared(const struct device *d)
 struct outcome memory_written(const struct device *d, int stream, uint64_t from, unsigned units, unsigned char *written)
 {
 	unsigned char *here = d->written + stream * UNITS;
-	struct outcome o = on(d);
+	struct outcome o = on_device(d);
 
 	memset(here, 0, units);
-	CALL(o, "cuLaunchKernel", launch(d->kernel, units, 1, 1, THREADS, 1, 1, 0, d->streams[stream], (void *[]){&from, &here}, NULL));
-	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[stream]));
+	CALL(o, "cuLaunchKernel", driver_calls.launch(d->kernel, units, 1, 1, THREADS, 1, 1, 0, d->streams[stream], (void *[]){&from, &here}, NULL));
+	CALL(o, "cuStreamSynchronize", driver_calls.stream_wait(d->streams[stream]));
 	memcpy(written, here, units);
 	return o;
 }
@@ -311,11 +296,11 @@ void memory_find_zero(struct device *d, const char *ptx)
 	void *module, *kernel;
 	uint64_t three;
 
-	if (on(d).code || module_load(&module, ptx) || module_function(&kernel, module, "cryo_written") ||
-	    host_alloc((void **)&d->written, STREAMS * UNITS, PORTABLE | DEVICEMAP) || alloc(&three, 3 * UNIT))
+	if (on_device(d).code || driver_calls.module_load(&module, ptx) || driver_calls.module_function(&kernel, module, "cryo_written") ||
+	    driver_calls.host_alloc((void **)&d->written, STREAMS * UNITS, PORTABLE | DEVICEMAP) || driver_calls.alloc(&three, 3 * UNIT))
 		return;
 	d->kernel = kernel;
 	if (!proves(d, three))
 		d->kernel = NULL;
-	dealloc(three);
+	driver_calls.dealloc(three);
 }

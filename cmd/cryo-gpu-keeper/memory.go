@@ -98,7 +98,11 @@ const streams = int(C.STREAMS)
 
 // cudaDevice is one of the driver's. All that it and [memory] do may be called from several goroutines, but for one memory never by two that change it. Errors of the
 // driver's calls are [device.CallError].
-type cudaDevice struct{ c C.struct_device }
+type cudaDevice struct {
+	c        C.struct_device
+	key      *sumKey       // nil: it was not asked to sum
+	zeroSums [sumSize]byte // of a unit of zeros
+}
 
 // Import maps memory of this device and size by its descriptor, which remains the caller's.
 func (d *cudaDevice) Import(file *os.File, size int64) (*memory, error) {
@@ -170,7 +174,7 @@ func (d *cudaDevice) findsZero() bool { return d.c.kernel != nil }
 // units. Zero returns nil for a range that is longer than a window.
 func (m *memory) Zero(stream int, offset, length int64) ([]bool, error) {
 	var written [C.UNITS]C.uchar
-	units := length / zeroUnit
+	units := length / device.Unit
 	if units > C.UNITS {
 		return nil, nil
 	}

@@ -18,6 +18,10 @@ struct device {
 	int rdma; // memory can be made such that other hardware may reach it
 	void *kernel;           // by which memory that is zero is found; NULL: none
 	unsigned char *written; // what it finds, UNITS for each stream
+	void *sum;              // the kernel that sums memory; NULL: none
+	uint64_t key;           // of the sums
+	unsigned char *sums;    // what it finds, UNITS times SUMS for each stream
+	uint64_t stage;         // memory that what is copied ahead goes through; 0: none
 };
 
 struct memory {
@@ -48,5 +52,15 @@ struct outcome memory_written(const struct device *d, int stream, uint64_t from,
 // memory_clear begins to make memory zero; memory_cleared waits for all that was begun.
 struct outcome memory_clear(const struct device *d, uint64_t to, size_t bytes);
 struct outcome memory_cleared(const struct device *d);
+
+// sum.c: keyed sums, SUMS bytes for each unit of 1 MiB, of which there are at most UNITS. memory_open_sums loads the kernel, with a key of KEY bytes, and makes STAGE bytes of memory
+// for memory_stage; where the device has no room for that, or the driver does not take the kernel, there is none, and nothing is left.
+enum { SUMS = 1024, KEY = 32768 + 48, STAGE = 4 << 20 };
+void memory_open_sums(struct device *d, const char *ptx, const void *key);
+void memory_close_sums(struct device *d);
+void memory_close_stage(struct device *d);
+struct outcome memory_sums(const struct device *d, int stream, uint64_t from, unsigned units, unsigned char *sums);
+// memory_stage copies up to STAGE bytes to the host by way of the device's own memory, and sums what has been copied, by units.
+struct outcome memory_stage(const struct device *d, int stream, void *to, uint64_t from, size_t bytes, unsigned char *sums);
 
 #endif

@@ -36,8 +36,8 @@ func (s *server) receiveAll(ctx context.Context, link *device.Link) error {
 		}
 	}
 	err := link.Receive(ctx, s.sizes(), func(c device.Chunk, release func()) error {
-		if c.Zero > 0 {
-			return fmt.Errorf("receive device memory: zeros were sent, which are left out: %w", errdefs.ErrInvalidArgument)
+		if c.Data == nil {
+			return fmt.Errorf("receive device memory: bytes were named and not sent: %w", errdefs.ErrInvalidArgument)
 		}
 		queues[c.Piece] <- arrived{c, release}
 		return nil

@@ -13,9 +13,6 @@ import (
 // lanes is how many windows are sent side by side, of all devices together: as many as there may be cores to hash them.
 const lanes = 16
 
-// zeroUnit is the length of what is found to be zero, bytes: a frame of a snapshot.
-const zeroUnit = 1 << 20
-
 // sendAll copies all that is held to the ring, all devices side by side, and of each as many windows.
 func (s *server) sendAll(ctx context.Context, to *device.Sender) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -45,24 +42,22 @@ func (s *server) sendAll(ctx context.Context, to *device.Sender) error {
 	return g.Wait()
 }
 
-// sendWindow copies one window, in the order of its addresses. It reports units that contain only zeros, and does not copy them.
+// sendWindow copies one window, in the order of its addresses. It reports units that contain only zeros, or what was copied ahead, and does not copy them.
 func (s *server) sendWindow(ctx context.Context, to *device.Sender, window []span, idle chan int) error {
 	for _, w := range window {
 		h := s.pieces[w.piece]
-		var zero []bool
-		if h.device.findsZero() {
-			var err error
-			stream := <-idle
-			zero, err = h.memory.Zero(stream, w.from, w.to-w.from)
-			idle <- stream
-			if err != nil {
-				return device.PieceError(w.piece, h.GPUPiece, err)
-			}
+		marks, err := h.look(w, idle)
+		if err != nil {
+			return device.PieceError(w.piece, h.GPUPiece, err)
 		}
 		for at := w.from; at < w.to; {
-			end, nothing := w.run(zero, at)
-			if nothing {
-				if err := to.Zero(ctx, w.piece, at, end-at); err != nil {
+			end, what := w.run(marks, at)
+			if what != changed {
+				say := to.Zero
+				if what == same {
+					say = to.Same
+				}
+				if err := say(ctx, w.piece, at, end-at); err != nil {
 					return err
 				}
 				at = end
@@ -95,15 +90,55 @@ type span struct {
 	from, to int64
 }
 
-// run returns where what begins at an offset ends: all of it is zero, or no unit of it is. zero is of the span's units; nil: it is not known.
-func (w span) run(zero []bool, at int64) (end int64, nothing bool) {
-	if zero == nil {
-		return w.to, false
+// mark is what is known of a unit.
+type mark byte
+
+const (
+	changed mark = iota // it must be copied
+	zero                // it contains only zeros
+	same                // it is what was copied ahead
+)
+
+// look marks the units of a span, by the device. It returns nil where nothing is known of them.
+func (h *held) look(w span, idle chan int) (marks []mark, err error) {
+	stream := <-idle
+	defer func() { idle <- stream }()
+	note := func(units []bool, as mark) {
+		if units != nil && marks == nil {
+			marks = make([]mark, (w.to-w.from)/device.Unit)
+		}
+		for i, is := range units {
+			if is {
+				marks[i] = as
+			}
+		}
 	}
-	nothing = zero[(at-w.from)/zeroUnit]
-	for end = at + zeroUnit; end < w.to && zero[(end-w.from)/zeroUnit] == nothing; end += zeroUnit {
+	if h.device.findsZero() {
+		units, err := h.memory.Zero(stream, w.from, w.to-w.from)
+		if err != nil {
+			return nil, err
+		}
+		note(units, zero)
 	}
-	return end, nothing
+	if h.planned != nil {
+		units, err := h.planned.same(h.memory, stream, w.from, w.to-w.from)
+		if err != nil {
+			return nil, err
+		}
+		note(units, same)
+	}
+	return marks, nil
+}
+
+// run returns where what begins at an offset ends, all of which has one mark. marks are those of the span's units; nil: nothing is known.
+func (w span) run(marks []mark, at int64) (end int64, what mark) {
+	if marks == nil {
+		return w.to, changed
+	}
+	what = marks[(at-w.from)/device.Unit]
+	for end = at + device.Unit; end < w.to && marks[(end-w.from)/device.Unit] == what; end += device.Unit {
+	}
+	return end, what
 }
 
 // windows cuts pieces at multiples of [device.Window] of their addresses. Pieces that follow each other in one window stay together.

@@ -72,7 +72,7 @@ func passOn(ctx context.Context, r *result, program, dev string, count int, size
 	step("make", func() (err error) { files, err = from.Make(ctx, pieces); return err })
 	step("load, of nothing in particular", func() error { return load(ctx, from, pieces, func([]byte, int, int64) {}) })
 	step("load", func() error { return load(ctx, from, pieces, pattern) })
-	step("hold", func() error { return to.Hold(ctx, pieces, files) })
+	step("hold", func() error { return to.Hold(ctx, pieces, files, nil) })
 	step("drain, and discard", func() error { return drain(ctx, to, pieces, func(device.Chunk) error { return nil }) })
 	step("drain", func() error { return drain(ctx, to, pieces, asFilled) })
 	if err == nil {

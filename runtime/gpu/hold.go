@@ -16,7 +16,7 @@ func (e *Engine) beginHold(ctx context.Context, all []*given) {
 		pieces, files = append(pieces, g.pieces...), append(files, g.files...)
 	}
 	taker := e.keeper
-	e.holding = beside(func() error { return taker.Hold(ctx, pieces, files) })
+	e.holding = beside(func() error { return taker.Hold(ctx, pieces, files, nil) })
 }
 
 // endHold waits until the keeper has taken all. After an error the processes get theirs back by the files.

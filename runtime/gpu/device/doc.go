@@ -45,6 +45,11 @@
 // that is not is an error that names the piece. The keeper closes each as soon as it has mapped the memory: the client's copies are what
 // can be given to another process.
 //
+// # Keeper: copying ahead
+//
+// Where a device has no room for copies, most of what is there is copied while its process runs: plan, begin, precopy for each part, precopied. What was copied is sent as it is, and summed with a key that
+// only the keeper has. Memory that is then held, at the place of what was planned, is summed again, and what has the same sum is sent as "same". runtime/gpu/DECISIONS.md says why that is sound.
+//
 // # Ring
 //
 // This part moves device memory between the process that holds it and the one that packs or reads it, through a few buffers
@@ -56,7 +61,7 @@
 // A unix socket with messages of JSON (package runtime/channel), each with its kind, slot, piece, offset and length.
 //
 // The first is "ring", from the keeper, with the memfd: slot is the number of slots, length that of each in bytes. Then, from
-// the sender: "full": the slot has length bytes of the piece from offset on; "zero": length bytes of the piece from offset on are zero; "end": there is no more; "wait": what is to be sent is not
+// the sender: "full": the slot has length bytes of the piece from offset on; "zero": length bytes of the piece from offset on are zero; "same": they are what was copied ahead of the same process, device and addresses; "end": there is no more; "wait": what is to be sent is not
 // here yet, and the receiver shall be patient again. From the receiver: "free": the
 // slot may be filled again; "done": all has been taken, after end. A slot belongs to the sender at
 // first, from full on to the receiver, from free on to the sender again. A side that finds anything else, or can go no further,

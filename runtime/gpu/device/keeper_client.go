@@ -132,7 +132,7 @@ func (c *Keeper) exchange(r KeeperRequest, files []*os.File, bound time.Duration
 	} else if err != nil {
 		return KeeperAnswer{}, nil, c.Died()
 	}
-	if r.Do == VerbSend || r.Do == VerbReceive {
+	if r.Do == VerbSend || r.Do == VerbReceive || r.Do == VerbBegin {
 		CloseAll(files) // the keeper has them, and hanging up is heard
 	}
 	for {

@@ -86,14 +86,14 @@ func TestRefusedAtOnce(t *testing.T) {
 		"an address between two pages": {Device: h.Devices[0], Size: 2 * mib, Address: mib},
 		"an address beyond all":        {Device: h.Devices[0], Size: 2 * mib, Address: maxAddress + 2*mib},
 	} {
-		if err := c.Hold(t.Context(), []record.GPUPiece{p}, []*os.File{null}); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "device memory 0, ") {
+		if err := c.Hold(t.Context(), []record.GPUPiece{p}, []*os.File{null}, nil); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "device memory 0, ") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := c.Hold(t.Context(), pieces, []*os.File{null}); !errdefs.IsInvalidArgument(err) {
+	if err := c.Hold(t.Context(), pieces, []*os.File{null}, nil); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too few descriptors: %v", err)
 	}
-	if err := c.Hold(t.Context(), pieces[:1], []*os.File{null}); !errors.Is(err, unix.EBADF) {
+	if err := c.Hold(t.Context(), pieces[:1], []*os.File{null}, nil); !errors.Is(err, unix.EBADF) {
 		t.Errorf("a file that is closed: %v", err)
 	}
 	if err := c.Send(t.Context(), null); !errors.Is(err, unix.EBADF) {

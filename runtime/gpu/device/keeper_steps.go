@@ -14,16 +14,21 @@ import (
 )
 
 // Hold takes device memory over: files are the descriptors of pieces, in their order, and remain the caller's. The pieces come
-// after those that are held already; the numbers of all are what is sent through the ring.
-func (c *Keeper) Hold(ctx context.Context, pieces []record.GPUPiece, files []*os.File) (err error) {
-	if len(pieces) != len(files) {
+// after those that are held already; the numbers of all are what is sent through the ring. planned, unless nil, has for each which of the pieces of [Keeper.Plan] was at its place,
+// from 1, or 0: of these Send sends what has changed.
+func (c *Keeper) Hold(ctx context.Context, pieces []record.GPUPiece, files []*os.File, planned []int) (err error) {
+	if len(pieces) != len(files) || planned != nil && len(planned) != len(pieces) {
 		return fmt.Errorf("hold: %d descriptors for %d pieces: %w", len(files), len(pieces), errdefs.ErrInvalidArgument)
 	}
 	defer timed(ctx, "hold device memory", pieces, time.Now(), &err)
 	return c.inTurn(ctx, VerbHold, func() error {
 		for at := 0; at < len(pieces); at += Batch {
 			end := min(at+Batch, len(pieces))
-			if _, _, err := c.ask(ctx, KeeperRequest{Do: VerbHold, Pieces: pieces[at:end]}, files[at:end], moveTime(0)); err != nil {
+			r := KeeperRequest{Do: VerbHold, Pieces: pieces[at:end]}
+			if planned != nil {
+				r.Planned = planned[at:end]
+			}
+			if _, _, err := c.ask(ctx, r, files[at:end], moveTime(0)); err != nil {
 				return err
 			}
 		}

@@ -58,7 +58,7 @@ func TestHold(t *testing.T) {
 	if err := h.fill(first, pieces); err != nil {
 		t.Fatal(err)
 	}
-	if err := second.Hold(t.Context(), pieces, files); err != nil {
+	if err := second.Hold(t.Context(), pieces, files, nil); err != nil {
 		t.Fatal(err)
 	}
 	CloseAll(files)
@@ -131,7 +131,7 @@ func TestHoldWithoutRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer CloseAll(files)
-	if err := errors.Join(h.fill(first, pieces), second.Hold(t.Context(), pieces, files)); err != nil {
+	if err := errors.Join(h.fill(first, pieces), second.Hold(t.Context(), pieces, files, nil)); err != nil {
 		t.Fatal(err)
 	}
 	if room, err := second.Room(t.Context(), nil, 256<<20); err != nil || room {
@@ -169,7 +169,7 @@ func TestHoldRefuses(t *testing.T) {
 		"memory of somebody's own": {pieces[1], os.Stdin, "cuMemImportFromShareableHandle", 1},
 	} {
 		var call *CallError
-		err := h.start().Hold(t.Context(), []record.GPUPiece{pieces[0], test.piece}, []*os.File{files[0], test.file})
+		err := h.start().Hold(t.Context(), []record.GPUPiece{pieces[0], test.piece}, []*os.File{files[0], test.file}, nil)
 		if !errors.As(err, &call) || !strings.Contains(err.Error(), "device memory 1, ") || call.Call != test.call || call.Code != test.code || !strings.HasPrefix(call.Name, "CUDA_ERROR_") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -180,7 +180,7 @@ func TestHoldRefuses(t *testing.T) {
 	if _, err := h.start().Make(t.Context(), []record.GPUPiece{{Device: "GPU-00000009-0000-4000-8000-00000000000a", Size: 2 * mib}}); !errdefs.IsNotFound(err) {
 		t.Errorf("no device: %v", err)
 	}
-	if err := errors.Join(h.fill(first, pieces), second.Hold(t.Context(), pieces, files), h.check(second, pieces)); err != nil {
+	if err := errors.Join(h.fill(first, pieces), second.Hold(t.Context(), pieces, files, nil), h.check(second, pieces)); err != nil {
 		t.Error(err)
 	}
 }
@@ -221,7 +221,7 @@ func TestHoldFailsAtEachCall(t *testing.T) {
 						return err
 					}
 					defer CloseAll(own)
-					return c.Hold(t.Context(), pieces, own)
+					return c.Hold(t.Context(), pieces, own, nil)
 				}
 				err := steps()
 				var failed *CallError

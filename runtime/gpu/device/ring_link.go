@@ -18,6 +18,7 @@ type Chunk struct {
 	Offset int64  // in the piece, bytes
 	Data   []byte // in the ring
 	Zero   int64  // bytes that are zero; 0: it has data
+	Same   int64  // bytes that have not changed since they were copied ahead; 0: it has data
 }
 
 // Link is a ring and the connection to the process on its other side. It moves memory once, in one direction.

@@ -5,6 +5,7 @@ const (
 	kindRing = "ring"
 	kindFull = "full"
 	kindZero = "zero"
+	kindSame = "same"
 	kindFree = "free"
 	kindEnd  = "end"
 	kindDone = "done"
@@ -26,7 +27,7 @@ func (m message) within(sizes []int64, g RingGeometry) error {
 		return broken("piece %d of %d", m.Piece, len(sizes))
 	}
 	size := sizes[m.Piece]
-	if m.Length <= 0 || m.Kind != kindZero && m.Length > g.SlotBytes || m.Offset < 0 || m.Offset > size || m.Length > size-m.Offset {
+	if m.Length <= 0 || m.Kind != kindZero && m.Kind != kindSame && m.Length > g.SlotBytes || m.Offset < 0 || m.Offset > size || m.Length > size-m.Offset {
 		return broken("%d bytes from %d on of piece %d, which has %d", m.Length, m.Offset, m.Piece, size)
 	}
 	return nil

@@ -58,12 +58,16 @@ func (r *receiver) run(ctx context.Context, sizes []int64, take func(c Chunk, re
 			if err := take(c, release); err != nil {
 				return err
 			}
-		case kindZero:
+		case kindZero, kindSame:
 			if err := m.within(sizes, r.link.memory.geometry); err != nil {
 				return err
 			}
 			r.moved()
-			if err := take(Chunk{Piece: m.Piece, Offset: m.Offset, Zero: m.Length}, func() {}); err != nil {
+			c := Chunk{Piece: m.Piece, Offset: m.Offset, Zero: m.Length}
+			if m.Kind == kindSame {
+				c.Zero, c.Same = 0, m.Length
+			}
+			if err := take(c, func() {}); err != nil {
 				return err
 			}
 		case kindWait:

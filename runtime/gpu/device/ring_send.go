@@ -179,12 +179,21 @@ func (s *Sender) Put(ctx context.Context, piece int, offset int64, fill func(dst
 
 // Zero sends that so many bytes of a piece are zero.
 func (s *Sender) Zero(ctx context.Context, piece int, offset, length int64) error {
+	return s.without(ctx, message{Kind: kindZero, Piece: piece, Offset: offset, Length: length})
+}
+
+// Same sends that so many bytes of a piece are those that were copied ahead.
+func (s *Sender) Same(ctx context.Context, piece int, offset, length int64) error {
+	return s.without(ctx, message{Kind: kindSame, Piece: piece, Offset: offset, Length: length})
+}
+
+// without sends a message about bytes that takes no slot.
+func (s *Sender) without(ctx context.Context, m message) error {
 	for _, c := range []context.Context{ctx, s.ctx} {
 		if c.Err() != nil {
 			return context.Cause(c)
 		}
 	}
-	m := message{Kind: kindZero, Piece: piece, Offset: offset, Length: length}
 	if err := m.within(s.sizes, s.link.memory.geometry); err != nil {
 		return err
 	}
