@@ -23,7 +23,11 @@ import (
 type DeviceIntake struct {
 	in      *Intake
 	pieces  []devicePiece
+	gpu     *GPU
 	windows map[windowKey]*deviceWindow // of [deviceSegment] bytes that have not come completely
+	before  *DeviceIntake               // has what was copied while the container ran; nil: nothing was
+	taken   map[OwnedPiece]bool         // in before
+	same    map[windowKey]devicePiece   // of [format.MaxFrame] bytes that are as in before, and where they are
 	takers  sync.WaitGroup              // of windows
 }
 
@@ -45,7 +49,8 @@ const deviceParts = 64
 type devicePart struct {
 	addr    uint64
 	bytes   int64
-	data    []byte // nil: all of it is zero
+	data    []byte // nil: all of it is zero, or the same
+	same    bool   // as before
 	release func()
 }
 
@@ -60,7 +65,7 @@ type devicePiece struct {
 // to become one snapshot needs the same pageSize and the same choices about segments. Progress is told "devices". The caller must
 // call Close.
 func NewDeviceIntake(ctx context.Context, dst BlobStore, dir string, g *GPU, pageSize int64, o PackOptions) (*DeviceIntake, error) {
-	d := &DeviceIntake{pieces: devicePieces(g), windows: make(map[windowKey]*deviceWindow)}
+	d := &DeviceIntake{pieces: devicePieces(g), gpu: g, windows: make(map[windowKey]*deviceWindow), same: make(map[windowKey]devicePiece)}
 	for _, p := range d.pieces {
 		for offset := int64(0); offset < p.Size; {
 			w := d.windows[p.window(offset)]
@@ -99,7 +104,7 @@ func (d *DeviceIntake) Take(piece int, offset int64, data []byte, release func()
 	if err := d.in.failure(); err != nil {
 		return err
 	}
-	err := d.take(piece, offset, int64(len(data)), data, release)
+	err := d.take(piece, offset, int64(len(data)), data, false, release)
 	d.in.failed(err)
 	return err
 }
@@ -109,12 +114,12 @@ func (d *DeviceIntake) Zero(piece int, offset, n int64) error {
 	if err := d.in.failure(); err != nil {
 		return err
 	}
-	err := d.take(piece, offset, n, nil, func() {})
+	err := d.take(piece, offset, n, nil, false, func() {})
 	d.in.failed(err)
 	return err
 }
 
-func (d *DeviceIntake) take(piece int, offset, n int64, data []byte, release func()) error {
+func (d *DeviceIntake) take(piece int, offset, n int64, data []byte, same bool, release func()) error {
 	if piece < 0 || piece >= len(d.pieces) || offset < 0 || offset > d.pieces[piece].Size || n < 0 || n > d.pieces[piece].Size-offset || n%d.in.pageSize != 0 {
 		return fmt.Errorf("take in device memory: %d bytes from %d on of piece %d: %w", n, offset, piece, errdefs.ErrInvalidArgument)
 	}
@@ -144,7 +149,7 @@ func (d *DeviceIntake) take(piece int, offset, n int64, data []byte, release fun
 			d.takers.Go(func() { d.copy(stream, w.parts) })
 		}
 		parts.Add(1)
-		part := devicePart{addr: p.Address + uint64(offset), bytes: n, release: released}
+		part := devicePart{addr: p.Address + uint64(offset), bytes: n, same: same, release: released}
 		if data != nil {
 			part.data, data = data[:n], data[n:]
 		}
@@ -162,8 +167,12 @@ func (d *DeviceIntake) take(piece int, offset, n int64, data []byte, release fun
 // copy copies what comes of a window.
 func (d *DeviceIntake) copy(s *intakeStream, parts <-chan devicePart) {
 	for p := range parts {
-		if d.in.failure() == nil {
-			d.in.failed(s.add(p.addr, uint64(p.bytes/d.in.pageSize), p.reader()))
+		switch pages := uint64(p.bytes / d.in.pageSize); {
+		case d.in.failure() != nil:
+		case p.same:
+			s.skip(p.addr, pages)
+		default:
+			d.in.failed(s.add(p.addr, pages, p.reader()))
 		}
 		if s.end%format.MaxFrame == 0 {
 			s.endPiece() // its turn may be long in coming

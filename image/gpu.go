@@ -8,6 +8,7 @@ type (
 	GPUDevice  = record.GPUDevice
 	GPUProcess = record.GPUProcess
 	GPUPiece   = record.GPUPiece
+	OwnedPiece = record.OwnedPiece
 	GPUImport  = record.GPUImport
 	GPUNode    = record.GPUNode
 	GPUSeconds = record.GPUSeconds

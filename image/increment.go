@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/format"
@@ -112,19 +113,18 @@ func (in *Intake) copyFrames(ctx context.Context, copies []copiedFrame) ([]spill
 			n++
 		}
 		from, to := copies[i:i+n], out[i:i+n]
-		g.Go(func() error { return in.copySegment(ctx, from, to) })
+		g.Go(func() error {
+			n := from[0].from.Segment
+			return in.copySegment(ctx, "the parent's "+titleSegment(n), "; --parent none takes a snapshot without it", in.o.Parent.segments[n], from, to)
+		})
 		i += n
 	}
 	return out, g.Wait()
 }
 
-// copySegment copies frames out of one segment. They are verified: what is damaged must not become part of another segment.
-func (in *Intake) copySegment(ctx context.Context, copies []copiedFrame, to []spilledFrame) error {
-	n := copies[0].from.Segment
-	d := in.o.Parent.segments[n]
-	damaged := func(err error) error {
-		return damaged("the parent's "+titleSegment(n), d.Digest, err)
-	}
+// copySegment copies frames out of one segment, whose name errors have; hint follows where a frame does not verify. They are verified: what is damaged must not become part of another segment.
+func (in *Intake) copySegment(ctx context.Context, name, hint string, d ocispec.Descriptor, copies []copiedFrame, to []spilledFrame) error {
+	damaged := func(err error) error { return damaged(name, d.Digest, err) }
 	at, err := openSegment(ctx, in.dst, d, true)
 	if err != nil {
 		return err
@@ -146,11 +146,11 @@ func (in *Intake) copySegment(ctx context.Context, copies []copiedFrame, to []sp
 			if n, err := at.ReadAt(stored, c.from.Offset); n < len(stored) && err == io.EOF {
 				return damaged(errShort)
 			} else if n < len(stored) {
-				return fmt.Errorf("read the parent's %s: %w", titleSegment(c.from.Segment), err)
+				return fmt.Errorf("read %s: %w", name, err)
 			}
 		}
 		if _, err := dec.Decode(c.from, stored); err != nil {
-			return damaged(fmt.Errorf("a frame does not verify; --parent none takes a snapshot without it: %w", err))
+			return damaged(fmt.Errorf("a frame does not verify%s: %w", hint, err))
 		}
 		if to[i], err = in.spill.putFrame(c.frame, stored); err != nil {
 			return err

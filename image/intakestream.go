@@ -60,6 +60,17 @@ func (s *intakeStream) add(addr, count uint64, r io.Reader) error {
 	return nil
 }
 
+// skip passes over count pages from addr on, which are taken in elsewhere.
+func (s *intakeStream) skip(addr, count uint64) {
+	s.endPiece()
+	bytes := int64(count) * s.in.pageSize
+	s.next += int64(count)
+	s.end = addr + uint64(bytes)
+	if done := s.in.received.Add(bytes); s.in.o.Progress != nil {
+		s.in.o.Progress(s.in.kind.what, done, 0)
+	}
+}
+
 // reach makes ready for pages at addr: it ends the piece, and the window, that addr is no part of.
 func (s *intakeStream) reach(addr uint64) error {
 	in := s.in

@@ -17,8 +17,8 @@ import (
 type memoryPart struct {
 	in   *Intake
 	maps []*format.Pagemap
-	// device says that it is of devices.
-	device bool
+	// device, unless nil, is that of devices.
+	device *DeviceIntake
 }
 
 // parts returns the memory of a snapshot: that of processes first, and then, if there is some, what they had on devices.
@@ -36,7 +36,7 @@ func (s PackSource) parts(cfg Config, maps []*format.Pagemap, o PackOptions) ([]
 		if d.in.pageSize != pageSize || do.SegmentSize != min(o.SegmentSize, deviceSegment) || (do.Compression == "none") != (o.Compression == "none") || do.Parent != o.Parent {
 			return nil, fmt.Errorf("pack snapshot: device memory was taken in by other choices: %w", errdefs.ErrInvalidArgument)
 		}
-		parts = append(parts, memoryPart{in: d.in, maps: devices, device: true})
+		parts = append(parts, memoryPart{in: d.in, maps: devices, device: d})
 	}
 	return parts, nil
 }
@@ -50,6 +50,9 @@ func packMemory(ctx context.Context, parts []memoryPart, o PackOptions) (out []p
 	var unchanged []unchangedFrame
 	for _, p := range parts {
 		if err := p.in.arrived(p.maps); err != nil {
+			return nil, err
+		}
+		if err := p.device.adopt(ctx); err != nil {
 			return nil, err
 		}
 		for _, m := range p.maps {
@@ -69,7 +72,7 @@ func packMemory(ctx context.Context, parts []memoryPart, o PackOptions) (out []p
 	for _, p := range parts {
 		var own []copiedFrame
 		for _, c := range copies {
-			if onDevice(c.frame) == p.device {
+			if onDevice(c.frame) == (p.device != nil) {
 				own = append(own, c)
 			}
 		}
