@@ -109,7 +109,7 @@ func handOver(c *container, e *gpu.Engine, holder *worker.Holder, frozen bool) {
 	case frozen:
 		e.Fallback = "the container was paused"
 	default:
-		e.Peer = holder.Devices
+		e.Peer, e.Precopy = holder.Devices, holder.Precopy
 	}
 }
 

@@ -19,6 +19,8 @@ type Options struct {
 	Force []string `json:"force,omitempty"`
 	// Devices tells that the holder takes device memory over a connection of its own. Without it, all device memory goes into the memory of the processes.
 	Devices bool `json:"devices,omitempty"`
+	// Precopy tells that the holder also takes device memory, over another connection, while the processes run.
+	Precopy bool `json:"precopy,omitempty"`
 	// LeaveRunning tells that the holder will have the container run on: a copy of device memory comes when it does. It is advisory.
 	LeaveRunning bool `json:"leaveRunning,omitempty"`
 	// KeeperOnly refuses a checkpoint, before anything is done, in which all device memory of a process would go into its own memory.

@@ -39,6 +39,8 @@ type Engine struct {
 	// Peer returns a connection, on which package device speaks, to the process that takes device memory. It is called when the record lies beside the images.
 	// nil: nothing is handed over, and all memory goes by the driver.
 	Peer func() (*os.File, error)
+	// Precopy returns a connection as Peer does, for what is copied while the processes run, which the argument describes. It may be called before Peer, once. nil, or a nil file: nothing is.
+	Precopy func(*record.GPU) (*os.File, error)
 	// Library, unless nil, is what the container was given to hand memory over, whether that is done or not. It is recorded.
 	Library *record.GPULibrary
 	// KeeperOnly makes it an error where a process cannot hand its memory over, before anything is done to it.
@@ -58,7 +60,8 @@ type Engine struct {
 	given    []*given       // the processes that may have handed memory over
 	pieces   int            // that they have handed over
 	outgoing *outgoing
-	holding  *task // of the keeper, which takes what was given; nil: that was waited for
+	planned  map[planned]int // which pieces were copied while their processes ran, from 1; nil: it was not tried
+	holding  *task           // of the keeper, which takes what was given; nil: that was waited for
 }
 
 var _ checkpoint.Devices = (*Engine)(nil)
@@ -132,6 +135,9 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 			return s, err
 		}
 		if fresh, err = e.awaitKeeper(ctx, fresh); err != nil {
+			return s, err
+		}
+		if fresh, err = e.precopy(ctx, fresh); err != nil {
 			return s, err
 		}
 		start := time.Now()

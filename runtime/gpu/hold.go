@@ -12,11 +12,15 @@ import (
 func (e *Engine) beginHold(ctx context.Context, all []*given) {
 	var pieces []record.GPUPiece
 	var files []*os.File // a list of its own: a keeper that hangs may be at it when others take their place
+	var copied []int
 	for _, g := range all {
 		pieces, files = append(pieces, g.pieces...), append(files, g.files...)
+		for _, piece := range g.pieces {
+			copied = append(copied, e.planned[planned{g.PID, piece}])
+		}
 	}
 	taker := e.keeper
-	e.holding = beside(func() error { return taker.Hold(ctx, pieces, files, nil) })
+	e.holding = beside(func() error { return taker.Hold(ctx, pieces, files, copied) })
 }
 
 // endHold waits until the keeper has taken all. After an error the processes get theirs back by the files.

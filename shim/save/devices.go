@@ -30,6 +30,8 @@ type devices struct {
 	// To be read when no more comes.
 	intake *image.DeviceIntake // nil: nothing has come
 	took   time.Duration       // from the first to the last
+
+	precopy precopy
 }
 
 // takeInDevices waits for device memory in the background. images is where the shim puts its record of it, work a directory of ours.
@@ -38,20 +40,27 @@ func (t *taking) takeInDevices(ctx context.Context, images, work string) *device
 	d.dumped = sync.OnceFunc(func() { close(d.idle) })
 	d.hurry = sync.OnceFunc(func() { close(d.freed) })
 	d.takeIn(ctx, func(ctx context.Context) error {
-		return d.serve(ctx, t.shim, images, func(g *image.GPU) (*image.DeviceIntake, error) {
+		begin := func(dst image.BlobStore, g *image.GPU, what string) (*image.DeviceIntake, error) {
 			o := t.packOptions()
 			if report := o.Progress; report != nil {
 				total := g.HandedOver()
-				o.Progress = func(what string, done, _ int64) { report(what, done, total) }
+				o.Progress = func(_ string, done, _ int64) { report(what, done, total) }
 			}
-			return image.NewDeviceIntake(ctx, t.sender.watch(t.store), work, g, int64(os.Getpagesize()), o)
+			return image.NewDeviceIntake(ctx, dst, work, g, int64(os.Getpagesize()), o)
+		}
+		// What is copied ahead may not become part of the snapshot: it is not sent to a registry yet.
+		before := d.precopy.begin(ctx, t.shim, func(g *image.GPU) (*image.DeviceIntake, error) { return begin(t.store, g, "precopy") }, func() { t.Ended("precopy") })
+		return d.serve(ctx, t.shim, images, before, func(g *image.GPU) (*image.DeviceIntake, error) {
+			return begin(t.sender.watch(t.store), g, "devices")
 		})
 	})
 	return d
 }
 
-func (d *devices) serve(ctx context.Context, shim *worker.Shim, images string, begin func(*image.GPU) (*image.DeviceIntake, error)) error {
+// serve takes in what comes when the container stands still. before returns what was taken in before; nil: nothing was.
+func (d *devices) serve(ctx context.Context, shim *worker.Shim, images string, before func() *image.DeviceIntake, begin func(*image.GPU) (*image.DeviceIntake, error)) error {
 	conn, err := shim.Devices(ctx)
+	copied := before()
 	if err != nil {
 		return err
 	}
@@ -67,6 +76,9 @@ func (d *devices) serve(ctx context.Context, shim *worker.Shim, images string, b
 	g := &record.GPU
 	if d.intake, err = begin(g); err != nil {
 		return err
+	}
+	if copied != nil {
+		d.intake.After(copied)
 	}
 	go func() {
 		for _, step := range []struct {
@@ -88,8 +100,12 @@ func (d *devices) serve(ctx context.Context, shim *worker.Shim, images string, b
 	defer link.Close()
 	start := time.Now()
 	err = link.Receive(ctx, pieceSizes(g), func(c device.Chunk, release func()) error {
-		if c.Zero > 0 {
+		switch {
+		case c.Zero > 0:
 			return d.intake.Zero(c.Piece, c.Offset, c.Zero)
+		case c.Same > 0:
+			d.precopy.same += c.Same
+			return d.intake.Same(c.Piece, c.Offset, c.Same)
 		}
 		return d.intake.Take(c.Piece, c.Offset, c.Data, release)
 	})
@@ -130,6 +146,7 @@ func (d *devices) close() {
 	if d.intake != nil {
 		d.intake.Close()
 	}
+	d.precopy.close()
 }
 
 // checkEngine refuses a snapshot without GPUs, where the user wants all processes to hand over what they have there. The shim has refused a container whose processes do not.

@@ -35,7 +35,7 @@ func (t *taking) hold(ctx context.Context, sub *candidate, images, work string) 
 		Images: images, Work: work, TCPEstablished: t.TCPEstablished, FileLocks: t.FileLocks, ExternalUnixSockets: t.ExternalUnixSockets,
 		SkipLock: criu.AtLeast(sub.config.Host.CRIU, criu.ForSockets),
 		Options: checkpoint.Options{
-			GPUTimeout: t.GPUTimeout.Seconds(), Force: t.Force, Devices: t.GPUEngine != image.DriverEngine, KeeperOnly: t.GPUEngine == image.KeeperEngine, LeaveRunning: t.LeaveRunning,
+			GPUTimeout: t.GPUTimeout.Seconds(), Force: t.Force, Devices: t.GPUEngine != image.DriverEngine, Precopy: t.GPUEngine != image.DriverEngine, KeeperOnly: t.GPUEngine == image.KeeperEngine, LeaveRunning: t.LeaveRunning,
 		},
 	})
 	if err == nil {

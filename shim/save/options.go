@@ -136,4 +136,7 @@ type GPUSeconds struct {
 	// or not all of it, where the GPUs had room for a copy.
 	Devices float64 `json:"devices,omitempty"`
 	Bytes   int64   `json:"bytes,omitempty"`
+	// Precopy is how long device memory was copied while the container ran, where the GPUs have no room for a copy; it is no part of the freeze. Same is how many of Bytes had not changed afterwards.
+	Precopy float64 `json:"precopy,omitempty"`
+	Same    int64   `json:"same,omitempty"`
 }

@@ -57,6 +57,7 @@ func snapshot(ctx context.Context, client *containerd.Client, shim *worker.Shim,
 		t.WaitsFor("push", t.sender.pushWaits)
 	}
 	t.WaitsFor("dump", func() string { return "CRIU or the disk" })
+	t.WaitsFor("precopy", func() string { return "the GPUs or the disk" })
 	t.WaitsFor("devices", func() string { return "the GPUs or the disk" })
 	desc, r, err := t.take(ctx)
 	if r == nil || err != nil {
@@ -253,6 +254,7 @@ func (t *taking) freeze(ctx context.Context, sub *candidate, work string) (desc 
 		t.Ended("devices")
 		sub.config.GPU.Seconds.Devices = d.took.Seconds()
 		onGPU.Devices, onGPU.Bytes = d.took.Seconds(), sub.config.GPU.HandedOver()
+		onGPU.Precopy, onGPU.Same = d.precopy.took.Seconds(), d.precopy.same
 	}
 	sub.config.Created, sub.config.Timings = dumped.Frozen.UTC(), times
 	packing := time.Now()

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/record"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/runc"
 )
@@ -36,6 +37,7 @@ type stream string
 // The streams there are.
 const (
 	pagesStream   stream = "pages"   // CRIU's, of the dump
+	precopyStream stream = "precopy" // as devices, of what is copied while the container runs; the message describes it. Before devices, or never
 	devicesStream stream = "devices" // device memory, of the type SOCK_SEQPACKET: see package gpu/ring
 )
 
@@ -78,7 +80,7 @@ func (h *Holder) Pages() (*os.File, error) {
 	if h == nil {
 		return nil, nil
 	}
-	f, err := h.connect(pagesStream, unix.SOCK_STREAM)
+	f, err := h.connect(Message{Stream: pagesStream}, unix.SOCK_STREAM)
 	if err == nil {
 		// More than a user may have; without it, the dump is only slower.
 		_ = unix.SetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, pagesBuffer)
@@ -93,21 +95,29 @@ func (h *Holder) Devices() (*os.File, error) {
 	if !h.Options.Devices {
 		return nil, nil
 	}
-	return h.connect(devicesStream, unix.SOCK_SEQPACKET)
+	return h.connect(Message{Stream: devicesStream}, unix.SOCK_SEQPACKET)
 }
 
-// connect makes a connection of some type, and hands the process its end.
-func (h *Holder) connect(s stream, kind int) (*os.File, error) {
+// Precopy is Devices of what is copied while the container runs, which g describes.
+func (h *Holder) Precopy(g *record.GPU) (*os.File, error) {
+	if !h.Options.Precopy {
+		return nil, nil
+	}
+	return h.connect(Message{Stream: precopyStream, Planned: g}, unix.SOCK_SEQPACKET)
+}
+
+// connect makes a connection of some type, and hands the process its end with a message.
+func (h *Holder) connect(m Message, kind int) (*os.File, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("make a socket pair: %w", err)
 	}
-	err = h.process.channel.Send(Message{Stream: s}, pair[1])
+	err = h.process.channel.Send(m, pair[1])
 	_ = unix.Close(pair[1])
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("reach the checkpoint process for %s: %w: %w", s, err, errdefs.ErrUnavailable), unix.Close(pair[0]))
+		return nil, errors.Join(fmt.Errorf("reach the checkpoint process for %s: %w: %w", m.Stream, err, errdefs.ErrUnavailable), unix.Close(pair[0]))
 	}
-	return os.NewFile(uintptr(pair[0]), string(s)), nil
+	return os.NewFile(uintptr(pair[0]), string(m.Stream)), nil
 }
 
 // Dumped implements [checkpoint.Holder]. A process that is gone is an error, and so the container resumes.

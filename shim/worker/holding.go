@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/record"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 )
@@ -45,6 +46,7 @@ func ServeCheckpoint(descriptor int, do func(context.Context, Request, *Shim) (*
 type Shim struct {
 	v        *Conversation
 	streams  map[stream]chan *net.UnixConn
+	planned  *record.GPU // what comes over the stream precopy; to be read when that has come
 	dumped   chan checkpoint.Dumped
 	released chan checkpoint.Released
 	ended    chan struct{} // closed when the checkpoint has ended
@@ -55,7 +57,7 @@ type Shim struct {
 // newShim begins to hear what the shim says. callOff is called when no client waits any more; see [Shim.listen].
 func newShim(v *Conversation, callOff func(error), ordering bool) *Shim {
 	s := &Shim{v: v, dumped: make(chan checkpoint.Dumped, 1), released: make(chan checkpoint.Released, 1), ended: make(chan struct{}), streams: map[stream]chan *net.UnixConn{}}
-	for _, of := range []stream{pagesStream, devicesStream} {
+	for _, of := range []stream{pagesStream, precopyStream, devicesStream} {
 		s.streams[of] = make(chan *net.UnixConn, 1)
 	}
 	v.Hear(func() {})
@@ -127,6 +129,9 @@ func (s *Shim) take(m Message) error {
 	if err != nil {
 		return fmt.Errorf("take a connection from the shim: %w", err)
 	}
+	if m.Planned != nil {
+		s.planned = m.Planned
+	}
 	streams <- own
 	return nil
 }
@@ -151,6 +156,18 @@ func (s *Shim) Pages(ctx context.Context) (*net.UnixConn, error) { return s.stre
 // comes is described by the record that is beside the images then.
 func (s *Shim) Devices(ctx context.Context) (*net.UnixConn, error) {
 	return s.stream(ctx, devicesStream)
+}
+
+// Precopy is Devices of what is copied while the container runs, and returns what describes it. It comes before Devices, or never.
+func (s *Shim) Precopy(ctx context.Context) (*net.UnixConn, *record.GPU, error) {
+	conn, err := s.stream(ctx, precopyStream)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.planned == nil {
+		return nil, nil, errors.Join(fmt.Errorf("take in device memory ahead: the shim has not said which: %w", errdefs.ErrInternal), conn.Close())
+	}
+	return conn, s.planned, nil
 }
 
 func (s *Shim) stream(ctx context.Context, of stream) (*net.UnixConn, error) {

@@ -11,6 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/record"
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/channel"
@@ -256,7 +257,8 @@ type Message struct {
 	Warnings []string            `json:"warnings,omitempty"` // of a checkpoint
 
 	// The shim's, of a container that is held; see [Hold].
-	Stream   stream               `json:"stream,omitempty"` // with the process's end of a connection
+	Stream   stream               `json:"stream,omitempty"`  // with the process's end of a connection
+	Planned  *record.GPU          `json:"planned,omitempty"` // of the stream precopy: what comes
 	Dumped   *checkpoint.Dumped   `json:"dumped,omitempty"`
 	Released *checkpoint.Released `json:"released,omitempty"`
 	Ended    bool                 `json:"ended,omitempty"`   // the checkpoint has ended; Failed is why it has failed
