@@ -37,6 +37,9 @@ type taken struct {
 		// Devices is how long what was handed over was on its way, and Bytes how much that is.
 		Devices float64 `json:"devices"`
 		Bytes   int64   `json:"bytes"`
+		// Precopy is how long device memory was copied while the container ran, and Same how many of Bytes had not changed since.
+		Precopy float64 `json:"precopy"`
+		Same    int64   `json:"same"`
 	} `json:"gpu"`
 }
 
@@ -124,6 +127,9 @@ func (b *bench) checkpoint(ctx context.Context, r *result, c *container, ref, pr
 	}
 	if t.GPU.Bytes > 0 {
 		r.took(prefix+".devices", t.GPU.Devices)
+	}
+	if t.GPU.Precopy > 0 {
+		r.took(prefix+".precopy", t.GPU.Precopy)
 	}
 	return t, nil
 }

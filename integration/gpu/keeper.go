@@ -13,6 +13,8 @@ type keeperSettings struct {
 	cycles  int           // how often a checkpoint is taken in the cases of many
 	time    time.Duration // in which they do as many of them as they can
 	sizes   []int         // GiB of device memory whose freezes are compared
+	full    int           // GiB of device memory of which a device has no room for a copy
+	random  int           // of which so many cannot be compressed
 	percent int           // of a device that a server's cache takes
 	layers  int           // of the model of which a second snapshot is taken
 }
@@ -23,6 +25,8 @@ func (k *keeperSettings) flags() (parsed func()) {
 	flag.DurationVar(&k.time, "cycle-time", 100*time.Second, "in which a case of many checkpoints does as many of them as it can")
 	flag.IntVar(&k.percent, "server-percent", 30, "of the device's memory that a server's cache takes in keeper-vllm")
 	flag.IntVar(&k.layers, "layers", 4, "of the model in keeper-second: 2 GiB, and 0.4 more each")
+	flag.IntVar(&k.full, "full-gib", 100, "GiB of device memory in keeper-full, of which the device must have no room for a copy; a GiB more is written all the time")
+	flag.IntVar(&k.random, "full-random", 24, "of which so many GiB cannot be compressed: the store, the registry and the second host have them in memory by turns, two of them at once")
 	sizes := flag.String("freeze-sizes", "1,4,16,60,100", "GiB of device memory whose freezes keeper-freeze compares, separated by commas")
 	return func() { k.sizes = gibibytesOf(*sizes) }
 }
@@ -44,6 +48,8 @@ func keeperCases(k keeperSettings) []testCase {
 			func(ctx context.Context, b *bench, r *result) error { return b.second(ctx, r, k.layers) }},
 		{"keeper-freeze", "the freeze does not grow with device memory", 1, 90, 16,
 			func(ctx context.Context, b *bench, r *result) error { return b.freezes(ctx, r, k.sizes) }},
+		{"keeper-full", fmt.Sprintf("no room for a copy of %d GiB, of which next to nothing changes: frozen for at most %.1f s", k.full, fullMost), 1, 60 + 2*k.full, 16 + 3*k.random + k.full/8,
+			func(ctx context.Context, b *bench, r *result) error { return b.full(ctx, r, k.full, k.random) }},
 		{"keeper-steady", "calls and steps with and without the library", 1, 80, 8, runKeeperSteady},
 		{"keeper-stress", fmt.Sprintf("eight busy threads, %d checkpoints: nothing grows", k.cycles), 1, whole + 20, 8,
 			func(ctx context.Context, b *bench, r *result) error { return b.stress(ctx, r, k.cycles, k.time) }},
