@@ -20,7 +20,6 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProc
 	if e.Peer == nil && e.RequireKeeper {
 		return nil, fallbackError(fresh[0].Process, cmp.Or(e.Fallback, "the container was not made for the engine keeper"))
 	}
-	var devices []string
 	for i, p := range fresh {
 		fresh[i].fallback = e.Fallback
 		if e.Library == nil {
@@ -50,23 +49,35 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProc
 			return nil, err
 		}
 		fresh[i].able = true
+		e.given = append(e.given, g)
+	}
+	var err error
+	if !slices.ContainsFunc(e.given, func(g *given) bool { return g.stood }) {
+		err = e.startKeeper(ctx, fresh)
+	}
+	return e.present(fresh), err
+}
+
+// startKeeper starts the process that is to take the memory of those that can hand theirs over, unless there are none or it has been started. Where it does not start they go by the
+// driver. Contexts are made on the devices then, for which kernels of processes that run must give way: see [given.stood].
+func (e *Engine) startKeeper(ctx context.Context, fresh []cudaProcess) error {
+	var devices []string
+	for _, p := range fresh {
 		for _, uuid := range p.uuids() {
-			if !slices.Contains(devices, uuid) {
+			if p.able && !slices.Contains(devices, uuid) {
 				devices = append(devices, uuid)
 			}
 		}
-		e.given = append(e.given, g)
 	}
-	if len(e.given) == 0 || e.keeper != nil {
-		return e.present(fresh), nil
+	if e.keeper != nil || len(talking(e.given)) == 0 {
+		return nil
 	}
 	h, err := openKeeper(ctx, devices)
 	if err != nil {
-		err = e.leaveAll(ctx, fresh, err)
-	} else {
-		e.keeper = h
+		return e.leaveAll(ctx, fresh, err)
 	}
-	return e.present(fresh), err
+	e.keeper = h
+	return nil
 }
 
 // wake returns the reason why a process cannot hand its memory over, if there is one.
@@ -76,7 +87,7 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 	case err == nil && hello.State == library.Given:
 		err = givenError(g.Process)
 	case err == nil && hello.Unable == "":
-		e.record.Library.Version, g.expected, g.mistaken = hello.Version, hello.Pieces, hello.Mistaken
+		e.record.Library.Version, g.expected, g.mistaken, g.stood = hello.Version, hello.Pieces, hello.Mistaken, hello.Stood
 		return "", nil
 	case err == nil:
 		err = g.own(ctx, hello, e.Timeout)
@@ -129,11 +140,11 @@ func (g *given) dial(ctx context.Context) (library.Hello, error) {
 	return g.library.Hello()
 }
 
-// awaitKeeper waits, while the processes still run, for the process that is to take their memory. Where that could not start they go by the driver. It gives those
+// awaitKeeper waits for the process that is to take memory, if it has been started. Where that could not start they go by the driver. It gives those
 // that have not ended meanwhile.
 func (e *Engine) awaitKeeper(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
 	ready := talking(e.given)
-	if len(ready) == 0 {
+	if len(ready) == 0 || e.keeper == nil {
 		return fresh, nil
 	}
 	err := e.keeper.Ready(ctx)
@@ -164,8 +175,17 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 		return fresh, nil
 	}
 	all, err := e.closeGates(ctx, all, fresh)
+	if err == nil {
+		err = e.startKeeper(ctx, fresh)
+	}
+	if err == nil {
+		fresh, err = e.awaitKeeper(ctx, fresh)
+	}
 	if err != nil {
 		return nil, err
+	}
+	if all = talking(all); len(all) == 0 {
+		return fresh, nil
 	}
 	all, err = e.takeAll(ctx, all)
 	if err != nil {

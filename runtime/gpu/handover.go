@@ -37,6 +37,7 @@ type given struct {
 	recorded bool       // it was locked after that
 	settled  bool       // it has memory of its own again, which needs no file
 	mistaken bool       // its driver does not find what comes by files
+	stood    bool       // the driver may have restored it before: a kernel of it that takes seconds may be ended if another process runs one on its devices, or makes a context there
 	imports  []record.GPUImport
 	shares   bool   // it has memory of others, or they of it
 	parted   bool   // that may have been taken away, and its gate opens when it is back

@@ -80,7 +80,7 @@ func numbers(all ...uint32) (b []byte) {
 }
 
 func greeting(state, pieces, foreign uint32, reason string) []byte {
-	b := make([]byte, 16+32, 16+32+len(reason))
+	b := make([]byte, 20+32, 20+32+len(reason))
 	binary.LittleEndian.PutUint32(b, state)
 	binary.LittleEndian.PutUint32(b[4:], pieces)
 	binary.LittleEndian.PutUint32(b[8:], foreign)

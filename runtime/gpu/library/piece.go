@@ -38,4 +38,6 @@ type Hello struct {
 	Unable  string // why nothing can be handed over; empty: it can
 	// Mistaken: its driver takes memory that comes by descriptors for another GPU's, so Attach would fail, and Make is the way.
 	Mistaken bool
+	// Stood: the gate was closed before, so the driver may have saved and restored the process.
+	Stood bool
 }

@@ -23,7 +23,7 @@ const (
 type kind uint16
 
 const (
-	hello   kind = 1 // answer: u32 state, pieces, foreign, mistaken; char version[32]; the reason why not, to the end
+	hello   kind = 1 // answer: u32 state, pieces, foreign, mistaken, stood; char version[32]; the reason why not, to the end
 	closing kind = 2 // request: u32 deadline in ms; result 600, work, or 900, a capture, has not ended: the gate is open again
 	table   kind = 3 // answers of entries
 	give    kind = 4 // answers of u32 numbers, with a descriptor each
@@ -103,7 +103,8 @@ func decode(b []byte) (h header, payload []byte, err error) {
 
 // decodeHello reads the answer to hello.
 func decodeHello(payload []byte) (Hello, error) {
-	const fixed = 16 + 32
+	const numbers = 20
+	const fixed = numbers + 32
 	if len(payload) < fixed || len(payload) > fixed+1024 {
 		return Hello{}, errShort
 	}
@@ -112,8 +113,8 @@ func decodeHello(payload []byte) (Hello, error) {
 	if state > Given || pieces > maxPieces || foreign > pieces {
 		return Hello{}, fmt.Errorf("it says that it has %d pieces, %d foreign, in state %d", pieces, foreign, state)
 	}
-	h := Hello{State: state, Pieces: int(pieces), Foreign: int(foreign), Mistaken: binary.LittleEndian.Uint32(payload[12:]) != 0}
-	h.Version, h.Unable = printable(payload[16:fixed]), printable(payload[fixed:])
+	h := Hello{State: state, Pieces: int(pieces), Foreign: int(foreign), Mistaken: binary.LittleEndian.Uint32(payload[12:]) != 0, Stood: binary.LittleEndian.Uint32(payload[16:]) != 0}
+	h.Version, h.Unable = printable(payload[numbers:fixed]), printable(payload[fixed:])
 	return h, nil
 }
 

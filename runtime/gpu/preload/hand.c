@@ -24,6 +24,7 @@
 
 static int state;
 static int barred;              // the gate is closed, and calls, or work of the devices, may not have ended: WHOLE
+static int stood;
 static int given;               // the host has a descriptor of each piece
 static int parted;              // memory that is shared was taken apart: only the host opens the gate
 static struct cursor attaching; // the last piece that was attached, or made
@@ -59,6 +60,8 @@ const char *hand_reason(void)
 void hand_look(void) { mistaken = range_mistaken(); }
 
 int hand_mistaken(void) { return mistaken; }
+
+int hand_stood(void) { return stood; }
 
 static void unbar(void)
 {
@@ -119,6 +122,7 @@ CUresult hand_close(unsigned deadline_ms, int stay)
 	r = close_for(deadline, stay);
 	if (r == CUDA_SUCCESS) {
 		state = CLOSED;
+		stood = 1;
 		given = 0;
 	} else if (r != CUDA_ERROR_NOT_READY || !stay) {
 		unbar();

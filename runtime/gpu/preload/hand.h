@@ -39,6 +39,8 @@ void hand_step(void);
 // hand_look looks whether the driver would still find memory that comes by descriptors, while the program runs; hand_mistaken tells.
 void hand_look(void);
 int hand_mistaken(void);
+// hand_stood is true once the gate was closed: the driver may have saved and restored the process then.
+int hand_stood(void);
 // hand_export gives a descriptor of a piece. The caller closes it if it is not the piece's own.
 CUresult hand_export(struct piece *p, int *fd);
 // hand_given says that all descriptors are with the host; hand_release may follow.

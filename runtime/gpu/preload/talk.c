@@ -102,7 +102,7 @@ static void grow(int socket)
 
 static int hello(int socket, const struct message *m)
 {
-	struct { uint32_t state, pieces, foreign, mistaken; char version[32], reason[512]; } text = {0};
+	struct { uint32_t state, pieces, foreign, mistaken, stood; char version[32], reason[512]; } text = {0};
 	const char *reason;
 
 	if (hand_state() == WHOLE) { // behind the gate nothing is bound, and the program waits
@@ -115,6 +115,7 @@ static int hello(int socket, const struct message *m)
 	text.pieces = hand_pieces();
 	text.foreign = hand_foreign();
 	text.mistaken = hand_mistaken();
+	text.stood = hand_stood();
 	snprintf(text.version, sizeof(text.version), "%s", VERSION);
 	if (reason)
 		snprintf(text.reason, sizeof(text.reason), "%s", reason);
