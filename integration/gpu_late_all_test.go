@@ -32,3 +32,23 @@ func TestGPUKeeperLate(t *testing.T) {
 	}
 	alone(t, a)
 }
+
+// TestGPUKeeperLooksBefore: once a program goes on, of which a copy is being sent, the keeper runs no kernel on its devices.
+func TestGPUKeeperLooksBefore(t *testing.T) {
+	a, _ := gpuPair(t)
+	id := name(t)
+	ref := "gpu/" + id + ":1"
+	forget(t, a, ref)
+	before := startGPU(t, a, id, slices.Concat(handing, pagesInFiles(t, a)), "--blocks", blocks)
+	b := inBackground(t, a, "cryo", "checkpoint", id, ref, "--leave-running")
+	b.untilHeld(t, a)
+	order(t, a, "cryo_written * error 719")
+	b.goOn()
+	must(t, b.wait(t))
+	if obeyed(t, a)() {
+		t.Error("the keeper has run a kernel")
+	}
+	handedOver(t, a, ref, 8<<20)
+	unharmed(t, a, id, before)
+	alone(t, a)
+}

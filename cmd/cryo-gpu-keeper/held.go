@@ -19,6 +19,7 @@ type held struct {
 	device  *cudaDevice
 	memory  *memory
 	planned *plannedPiece // what was copied ahead of what is there; nil: nothing
+	marks   []mark        // of its units; nil: nothing is known of them
 }
 
 // hold maps what others have given. planned is as in the request.
@@ -37,7 +38,12 @@ func (s *server) hold(pieces []record.GPUPiece, files []*os.File, planned []int)
 			s.pieces[first+i].planned = p
 		}
 	}
-	return nil
+	for i := range s.pieces[first:] {
+		if h := &s.pieces[first+i]; h.planned != nil || h.device.findsZero() {
+			h.marks = make([]mark, h.Size/device.Unit)
+		}
+	}
+	return s.lookAll(first)
 }
 
 // make makes memory that is zero, and gives its descriptors.

@@ -46,10 +46,7 @@ func (s *server) sendAll(ctx context.Context, to *device.Sender) error {
 func (s *server) sendWindow(ctx context.Context, to *device.Sender, window []span, idle chan int) error {
 	for _, w := range window {
 		h := s.pieces[w.piece]
-		marks, err := h.look(w, idle)
-		if err != nil {
-			return device.PieceError(w.piece, h.GPUPiece, err)
-		}
+		marks := h.of(w)
 		for at := w.from; at < w.to; {
 			end, what := w.run(marks, at)
 			if what != changed {
@@ -99,35 +96,65 @@ const (
 	same                // it is what was copied ahead
 )
 
-// look marks the units of a span, by the device. It returns nil where nothing is known of them.
-func (h *held) look(w span, idle chan int) (marks []mark, err error) {
-	stream := <-idle
-	defer func() { idle <- stream }()
-	note := func(units []bool, as mark) {
-		if units != nil && marks == nil {
-			marks = make([]mark, (w.to-w.from)/device.Unit)
+// lookAll marks what is held from one piece on, all devices side by side. It runs kernels, so it is done while the processes that had the memory stand still: theirs may not give way afterwards.
+func (s *server) lookAll(first int) error {
+	var g errgroup.Group
+	for _, numbers := range s.devices(first) {
+		all := windows(s.pieces, numbers)
+		todo := make(chan []span, len(all))
+		for _, w := range all {
+			todo <- w
 		}
+		close(todo)
+		for stream := range streams {
+			g.Go(func() error {
+				for w := range todo {
+					for _, part := range w {
+						h := &s.pieces[part.piece]
+						if err := h.look(part, stream); err != nil {
+							return device.PieceError(part.piece, h.GPUPiece, err)
+						}
+					}
+				}
+				return nil
+			})
+		}
+	}
+	return g.Wait()
+}
+
+// look marks the units of a span, by the device.
+func (h *held) look(w span, stream int) error {
+	note := func(units []bool, as mark) {
 		for i, is := range units {
 			if is {
-				marks[i] = as
+				h.marks[w.from/device.Unit+int64(i)] = as
 			}
 		}
 	}
 	if h.device.findsZero() {
 		units, err := h.memory.Zero(stream, w.from, w.to-w.from)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		note(units, zero)
 	}
 	if h.planned != nil {
 		units, err := h.planned.same(h.memory, stream, w.from, w.to-w.from)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		note(units, same)
 	}
-	return marks, nil
+	return nil
+}
+
+// of returns the marks of a span; nil: nothing is known of it.
+func (h *held) of(w span) []mark {
+	if h.marks == nil {
+		return nil
+	}
+	return h.marks[w.from/device.Unit : w.to/device.Unit]
 }
 
 // run returns where what begins at an offset ends, all of which has one mark. marks are those of the span's units; nil: nothing is known.

@@ -70,16 +70,17 @@ static CUresult written(unsigned units, void **arguments)
 {
 	CUdeviceptr from = *(CUdeviceptr *)arguments[0];
 	unsigned char *flags = *(unsigned char **)arguments[1];
+	CUresult r = orders_own("cryo_written");
 
-	if (!holds(from, units * UNIT))
-		return CUDA_ERROR_INVALID_VALUE;
-	for (unsigned i = 0; i < units; i++) {
+	if (r == CUDA_SUCCESS && !holds(from, units * UNIT))
+		r = CUDA_ERROR_INVALID_VALUE;
+	for (unsigned i = 0; r == CUDA_SUCCESS && i < units; i++) {
 		const char *unit = (const char *)from + i * UNIT;
 
 		if (*unit || memcmp(unit, unit + 1, UNIT - 1))
 			flags[i] = 1;
 	}
-	return CUDA_SUCCESS;
+	return r;
 }
 
 #define PART ((size_t)32 << 10)

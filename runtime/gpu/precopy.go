@@ -49,7 +49,7 @@ type precopying struct {
 // run on, and nothing is lost but time; an error is one of the checkpoint. It returns those that have not ended meanwhile.
 func (e *Engine) precopy(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
 	ready := talking(e.given)
-	if e.Precopy == nil || !e.GoesOn || e.planned != nil || len(ready) == 0 {
+	if e.Precopy == nil || !e.GoesOn || e.planned != nil || e.keeper == nil || len(ready) == 0 {
 		return fresh, nil
 	}
 	e.planned = map[planned]int{} // it is tried once
