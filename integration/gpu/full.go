@@ -9,20 +9,24 @@ import (
 // fullMost is how long a container may be frozen of whose memory a device has no room for a copy, seconds.
 const fullMost = 1.5
 
-// full takes checkpoints of a container of whose memory the device has no room for a copy, while it writes to a GiB of it all the time. Left running, all else has been copied before it stands still. The last checkpoint
+// full takes checkpoints of a container of whose memory the device has no room for a copy, while it writes to a GiB of it all the time. Left running, all else has been copied before it stands still; each round has a container of its own. The last checkpoint
 // ends it: that one copies all of it when it stands still, which is the freeze without copying ahead. Every byte is verified each time, and where it is restored.
 func (b *bench) full(ctx context.Context, r *result, gib, random int) error {
 	const churn, rounds = 1, 2
 	if b.roomForCopy(gib) {
 		return fmt.Errorf("the device has room for a copy of %d GiB: nothing is shown", gib)
 	}
-	c := b.container(r.Case, "/gpu/app", "--gib", strconv.Itoa(gib), "--pattern", "regular", "--random", strconv.Itoa(random), "--churn", strconv.Itoa(churn)).keeper()
-	defer b.clear(ctx, c)
-	if err := b.begin(ctx, r, c); err != nil {
-		return err
-	}
 	var slow error
+	var c *container
 	for n := range rounds {
+		if c != nil { // the driver has restored its process: nothing would be copied while it runs
+			b.clear(ctx, c)
+		}
+		c = b.container(fmt.Sprintf("%s-%d", r.Case, n), "/gpu/app", "--gib", strconv.Itoa(gib), "--pattern", "regular", "--random", strconv.Itoa(random), "--churn", strconv.Itoa(churn)).keeper()
+		defer b.clear(ctx, c)
+		if err := b.begin(ctx, r, c); err != nil {
+			return err
+		}
 		// Without a parent, whose frames need not be stored again.
 		t, err := b.leaveRunning(ctx, r, c, "ahead", append([]string{"--parent", "none"}, byKeeper...)...)
 		if err != nil {

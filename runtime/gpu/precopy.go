@@ -46,10 +46,11 @@ type precopying struct {
 }
 
 // precopy copies what processes would hand over while they run, once, where it has no room for copies on its devices: when they stand still only what has changed is sent. Whatever comes of that, the processes
-// run on, and nothing is lost but time; an error is one of the checkpoint. It returns those that have not ended meanwhile.
+// run on, and nothing is lost but time; an error is one of the checkpoint. Beside a process that the driver has restored nothing may run on its devices ([given.stood]), so there is no keeper yet, and nothing is copied. It returns
+// those that have not ended meanwhile.
 func (e *Engine) precopy(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
 	ready := talking(e.given)
-	if e.Precopy == nil || !e.GoesOn || e.planned != nil || e.keeper == nil || len(ready) == 0 {
+	if e.Precopy == nil || !e.GoesOn || e.planned != nil || len(ready) == 0 || e.keeper == nil {
 		return fresh, nil
 	}
 	e.planned = map[planned]int{} // it is tried once
