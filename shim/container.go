@@ -40,7 +40,7 @@ type container struct {
 	restore string                         // directory of the images it is restored from; empty: started afresh
 	ipc     *criu.IPC                      // the IPC namespace of its pod; nil: it has its own, or is not restored
 	work    string                         // where CRIU leaves its log of the restore
-	box     atomic.Pointer[trust.Sandbox]  // has reviewed the images; nil: it has ended
+	box     atomic.Pointer[trust.Sandbox]  // has reviewed the images; nil: it has ended, or the restore process has it
 	filling atomic.Pointer[worker.Filling] // nil: all memory was there when it began to run
 	cgroup  atomic.Value                   // of a restored container: what worker.CgroupOf gives
 }

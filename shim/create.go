@@ -126,11 +126,13 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, col
 	if err := s.judge(c); err != nil {
 		return c, err
 	}
-	box, err := trust.OpenSandbox(trust.ReviewProgram, c.restore) // it takes some milliseconds to be ready
-	if err != nil {
-		return c, err
+	if c.process == nil { // else that reviews
+		box, err := trust.OpenSandbox(trust.ReviewProgram, c.restore) // it takes some milliseconds to be ready
+		if err != nil {
+			return c, err
+		}
+		c.box.Store(box)
 	}
-	c.box.Store(box)
 	defer func() {
 		if err != nil {
 			_ = c.box.Swap(nil).Close()
@@ -141,7 +143,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, col
 		return c, err
 	}
 	criu.Cache(program)
-	if c.process == nil { // else it has reviewed them
+	if c.process == nil {
 		if err := reviewImages(ctx, c); err != nil {
 			return c, err
 		}
@@ -185,6 +187,9 @@ func reviewFiles(ctx context.Context, c *container) error {
 	spec, err := c.bundle.spec()
 	if err != nil || spec.Root == nil {
 		return err
+	}
+	if c.process != nil {
+		return c.process.Files(worker.Files{Spec: spec, Rootfs: c.bundle.rootfs(spec)})
 	}
 	if box == nil { // it was begun before, and failed
 		if box, err = trust.OpenSandbox(trust.ReviewProgram, c.restore); err != nil {

@@ -2,9 +2,11 @@ package restore
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -13,6 +15,7 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // consider plans a restore, and unpacks CRIU's images meanwhile, to compare them with the plan. Of a snapshot that is being pulled, all is
@@ -28,7 +31,11 @@ func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = box.Close() }() // a review that mattered has said what went wrong
+	defer func() {
+		if err != nil {
+			_ = box.Close()
+		}
+	}()
 	unpacking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var unpacked *image.Unpacked
@@ -46,9 +53,9 @@ func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from
 	if planErr != nil {
 		return nil, planErr // it says more
 	}
-	p.From, p.Images, p.Unpacked = from, images, unpacked
+	p.From, p.Images, p.Unpacked, p.box = from, images, unpacked, box
 	if err == nil {
-		err = Unawaited(ctx, func() error { return p.checkImages(ctx, box, images) })
+		err = Unawaited(ctx, func() error { return p.checkImages(ctx, images) })
 	}
 	if err != nil {
 		return nil, Full(s.Root(), err)
@@ -57,7 +64,7 @@ func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from
 }
 
 // checkImages compares CRIU's images with what the snapshot says of itself, and with what it was granted.
-func (p *Plan) checkImages(ctx context.Context, box *trust.Sandbox, dir string) error {
+func (p *Plan) checkImages(ctx context.Context, dir string) error {
 	if err := checkRecord(p.Snapshot.Config, dir); err != nil {
 		return err
 	}
@@ -66,5 +73,20 @@ func (p *Plan) checkImages(ctx context.Context, box *trust.Sandbox, dir string) 
 		// The shim mounts this host's, which has to be the same.
 		spec.Mounts = append(slices.Clone(spec.Mounts), specs.Mount{Destination: library.Inner, Type: "bind"})
 	}
-	return box.Images(ctx, &spec, p.Policy)
+	return p.box.Images(ctx, &spec, p.Policy)
+}
+
+// checkFiles compares CRIU's images with the container's root file system, which is mounted now.
+func (p *Plan) checkFiles(ctx context.Context, f worker.Files) error {
+	if p.box == nil {
+		return fmt.Errorf("review the files of %s a second time: %w", p.Name, errdefs.ErrInternal)
+	}
+	defer p.closeBox()
+	return p.box.Files(ctx, f.Rootfs, f.Spec)
+}
+
+// closeBox ends the process that reviews.
+func (p *Plan) closeBox() {
+	_ = p.box.Close() // a review that mattered has said what went wrong
+	p.box = nil
 }

@@ -28,7 +28,8 @@ type Plan struct {
 	Images   string        // directory of CRIU's images, which lack memory at first
 	Origin   worker.Origin // of the images
 	Unpacked *image.Unpacked
-	Ref      string // in the store
+	box      *trust.Sandbox // has reviewed the images; nil: it has ended
+	Ref      string         // in the store
 	Name     string
 	Spec     *specs.Spec
 	Policy   trust.Policy // by which Spec was confined

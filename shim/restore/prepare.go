@@ -159,6 +159,9 @@ func (r *Prepared) release() {
 
 // Close ends the pull, and lets go of what was prepared.
 func (r *Prepared) Close() {
+	if r.Plan != nil {
+		r.closeBox()
+	}
 	r.pull.close()
 	r.release()
 }

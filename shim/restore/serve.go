@@ -321,6 +321,12 @@ func (v *serving) attend(ctx context.Context, shim *worker.Conversation) error {
 				}
 				return p.Load(placing, c, keeper)
 			})
+		case m.Files != nil:
+			answer := worker.Message{Reviewed: true}
+			if err := p.checkFiles(ctx, *m.Files); err != nil {
+				answer = worker.Message{Failed: failure.Of(err)}
+			}
+			shim.Tell(answer)
 		case m.Commit:
 			answer := worker.Message{Committed: true}
 			if err := v.mayRun(ctx); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/record"
@@ -228,6 +229,12 @@ type Origin struct {
 	Signatures []signature.Attached `json:"signatures"` // none that is damaged
 }
 
+// Files has the process review what of CRIU's images depends on the container's root file system: see [trust.Sandbox.Files].
+type Files struct {
+	Spec   *specs.Spec `json:"spec"`   // the container's
+	Rootfs string      `json:"rootfs"` // where it is mounted
+}
+
 // Fill has the process fill in memory, and comes with its end of a channel on which package worker speaks.
 type Fill struct {
 	Rate int64 `json:"rate"` // bounds how many bytes a second are filled in that no process waits for. 0: nothing does
@@ -239,6 +246,7 @@ type Message struct {
 	Request *Request `json:"request,omitempty"`
 
 	// The shim's.
+	Files   *Files      `json:"files,omitempty"`   // the root file system is mounted: may CRIU restore the open files?
 	Commit  bool        `json:"commit,omitempty"`  // the container is about to run: may it?
 	Running *gpu.Loaded `json:"running,omitempty"` // it runs
 	Fill    *Fill       `json:"fill,omitempty"`
@@ -247,6 +255,7 @@ type Message struct {
 	// The process's.
 	Prepared  *Prepared `json:"prepared,omitempty"`
 	Ordinary  bool      `json:"ordinary,omitempty"`  // instead: the container's image is no snapshot's
+	Reviewed  bool      `json:"reviewed,omitempty"`  // the answer to Files
 	Committed bool      `json:"committed,omitempty"` // the answer to Commit
 
 	// The checkpoint process has the container held, and decides what becomes of it. Its last message has one of Taken and Failed.

@@ -194,6 +194,17 @@ func unexpected(m Message) error {
 	return fmt.Errorf("unexpected message from the restore process: %+v: %w", m, errdefs.ErrInternal)
 }
 
+// Files has the restore process review what of CRIU's images depends on the container's root file system, which is mounted. Errors are those of [trust.Sandbox.Files].
+func (p *Process) Files(f Files) error {
+	late := time.AfterFunc(answerTime, p.hangUp)
+	defer late.Stop()
+	answer, err := p.ask(Message{Files: &f})
+	if err == nil && !answer.Reviewed {
+		err = unexpected(answer)
+	}
+	return err
+}
+
 // Commit asks the restore process whether the container may run: the client may have cancelled the restore. A nil Process permits it.
 func (p *Process) Commit() error {
 	if p == nil {
