@@ -113,19 +113,19 @@ func holdInput(path string) (closeLater func()) {
 	}
 }
 
-// writes reports whether this process has a file open for writing and not for reading. Where that is not known it reports true.
+// writes reports whether this process has a file open for writing and not for reading. Where that is not known it reports true. It does not go by the names of open files: the stock
+// service opens them in a mount namespace that is gone by then (see [criu.InOwnMounts]), and the kernel names them otherwise.
 func writes(path string) bool {
 	const dir = "/proc/self/fd"
+	var wanted unix.Stat_t
 	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if err != nil || unix.Stat(path, &wanted) != nil {
 		return true
 	}
 	for _, e := range entries {
-		if name, err := os.Readlink(filepath.Join(dir, e.Name())); err != nil || name != path {
-			continue
-		}
 		fd, err := strconv.Atoi(e.Name())
-		if err != nil {
+		var s unix.Stat_t
+		if err != nil || unix.Fstat(fd, &s) != nil || s.Dev != wanted.Dev || s.Ino != wanted.Ino {
 			continue
 		}
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err == nil && flags&unix.O_PATH == 0 && flags&unix.O_ACCMODE == unix.O_WRONLY {

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/shim/worker"
 )
 
@@ -92,5 +94,49 @@ func TestHoldInput(t *testing.T) {
 	}
 	if got := <-read; got != "typed" {
 		t.Errorf("%q was read", got)
+	}
+}
+
+// TestWrites: a file is found that was opened in a mount namespace which is gone, where the kernel has another name for it.
+func TestWrites(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not root")
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("test", dir, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	path := filepath.Join(dir, "stdin")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer holdOpen(path)()
+	if writes(path) {
+		t.Error("it is open for reading and writing, and is taken for open for writing")
+	}
+	var out *os.File
+	if err := criu.InOwnMounts(func() (err error) {
+		out, err = os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK, 0)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	name := func() string {
+		name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", out.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	for deadline := time.Now().Add(5 * time.Second); name() == path && time.Now().Before(deadline); {
+		time.Sleep(time.Millisecond) // the namespace goes a moment after its thread
+	}
+	if name() == path {
+		t.Fatal("the kernel names the file as ever: this tests nothing")
+	}
+	if !writes(path) {
+		t.Errorf("%s, which is called %s now, is not found", path, name())
 	}
 }
