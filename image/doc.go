@@ -1,7 +1,7 @@
 // Package image makes snapshots of dumped containers and reads them.
 //
 // A snapshot is one OCI manifest, which any registry and any OCI client can carry: a config ([Config]), an index (package
-// image/format) that says where each page of memory is, CRIU's images, the rootfs difference (package image/rootfs) and the
+// image/format) that says where each page of memory is, CRIU's images, the rootfs difference (part The rootfs difference) and the
 // memory itself in segments (package image/format). FORMAT.md is normative.
 //
 // [Pack] makes a snapshot of a directory of CRIU's images:
@@ -55,6 +55,18 @@
 // has both under one name, as two entries of an index. A client that pulls that name for a platform gets the image and no memory; cryo finds the snapshot.
 //
 // The image's configuration names the snapshot by digest ([RunnableLabel]): a name that is moved later cannot pair the image with another snapshot.
+//
+// # The rootfs difference
+//
+// This part takes and puts back the difference between a container's rootfs and its base image.
+//
+// While the container stands still, [CaptureRootFS] copies the upper directory of its overlay file system, as it is. Later [DiffRootFS]
+// turns the copy into an OCI layer, which does not depend on overlayfs, and on another host [ApplyRootFS] applies the layer to a
+// fresh rootfs.
+//
+// A restored process must find the files it had. So a layer of DiffRootFS keeps what others lose: times in nanoseconds, all extended
+// attributes that are the container's own, and access control lists. It does not keep sockets (CRIU makes them again), labels
+// of a security module, which belong to the host, and attributes of the rootfs's top directory.
 //
 // # Cores
 //

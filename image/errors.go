@@ -19,10 +19,14 @@ func damaged(part string, d digest.Digest, err error) error {
 
 // full returns err with the kind ResourceExhausted if a file system has no room, or no room for this user.
 func full(err error) error {
+	return noRoom(err, "make room, for instance with cryo rm, or choose another root; the snapshot needs about as much as its memory")
+}
+
+func noRoom(err error, hint string) error {
 	if errdefs.IsResourceExhausted(err) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return failure.New(errdefs.ErrResourceExhausted, "make room, for instance with cryo rm, or choose another root; the snapshot needs about as much as its memory", "%w", err)
+	return failure.New(errdefs.ErrResourceExhausted, hint, "%w", err)
 }
 
 // notSnapshot returns the error that something sound is not a snapshot.

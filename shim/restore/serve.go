@@ -23,7 +23,6 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/criu"
@@ -179,7 +178,7 @@ func (v *serving) applyAt(ctx context.Context, root string) error {
 	if _, ok := p.Snapshot.RootFS(); !ok {
 		return nil
 	}
-	return p.Snapshot.ReadRootFS(ctx, p.From, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer, p.Snapshot.MaxRootFS()) })
+	return p.Snapshot.ReadRootFS(ctx, p.From, func(layer io.Reader) error { return image.ApplyRootFS(ctx, root, layer, p.Snapshot.MaxRootFS()) })
 }
 
 // mounted calls do with the directory where a root file system is mounted.

@@ -18,7 +18,7 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/rootfs"
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/worker"
 )
@@ -57,12 +57,12 @@ func (c changes) capture(ctx context.Context, work string) (layerWriter, error) 
 		return captureDiff(ctx, c.client, c.snapshots, c.container, work)
 	}
 	copied := filepath.Join(work, "upper")
-	if err := rootfs.Capture(ctx, copied, c.upper); err != nil {
+	if err := image.CaptureRootFS(ctx, copied, c.upper); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, w io.Writer) error {
 		return withView(ctx, c.client, c.snapshots, c.parent, work, func(lower string) error {
-			return rootfs.Diff(ctx, w, lower, copied)
+			return image.DiffRootFS(ctx, w, lower, copied)
 		})
 	}, nil
 }

@@ -1,4 +1,4 @@
-package rootfs
+package image
 
 import (
 	"archive/tar"
@@ -22,13 +22,13 @@ const (
 	maxDepth  = 128     // names of a path
 )
 
-// Apply applies a layer that [Diff] wrote to the rootfs mounted at root. Names in the layer cannot lead out of root: that is
+// ApplyRootFS applies a layer that [DiffRootFS] wrote to the rootfs mounted at root. Names in the layer cannot lead out of root: that is
 // the business of containerd's archive package, which does the work, but for the contents of files with holes, which stay holes. most bounds what the entries cost
 // together, beside their contents: a small layer could have millions of files made.
 //
-// The error is of kind DataLoss for a layer that is no tar, or that Diff does not write, and of kind ResourceExhausted for a full file system; errors of layer are passed
+// The error is of kind DataLoss for a layer that is no tar, or that DiffRootFS does not write, and of kind ResourceExhausted for a full file system; errors of layer are passed
 // on. What was applied before an error stays: root must then be thrown away.
-func Apply(ctx context.Context, root string, layer io.Reader, most int64) error {
+func ApplyRootFS(ctx context.Context, root string, layer io.Reader, most int64) error {
 	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("apply rootfs difference: open %s: %w", root, err)
@@ -43,7 +43,7 @@ func Apply(ctx context.Context, root string, layer io.Reader, most int64) error 
 		case errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF):
 			return layerError("", fmt.Sprintf("it is not a tar: %v", err))
 		}
-		return full(fmt.Errorf("apply rootfs difference: %w", err))
+		return fullDisk(fmt.Errorf("apply rootfs difference: %w", err))
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-package rootfs
+package image
 
 import (
 	"bytes"
@@ -64,21 +64,21 @@ func transfer(t testing.TB, o overlay) overlay {
 	t.Helper()
 	ctx := context.Background()
 	staging := filepath.Join(t.TempDir(), "staging")
-	if err := Capture(ctx, staging, o.upper); err != nil {
+	if err := CaptureRootFS(ctx, staging, o.upper); err != nil {
 		t.Fatalf("Capture: %v", err)
 	}
 	var layer, again bytes.Buffer
-	if err := Diff(ctx, &layer, o.lower, staging); err != nil {
+	if err := DiffRootFS(ctx, &layer, o.lower, staging); err != nil {
 		t.Fatalf("Diff: %v", err)
 	}
-	if err := Diff(ctx, &again, o.lower, staging); err != nil {
+	if err := DiffRootFS(ctx, &again, o.lower, staging); err != nil {
 		t.Fatalf("Diff: %v", err)
 	}
 	if !bytes.Equal(layer.Bytes(), again.Bytes()) {
 		t.Error("two layers of one directory differ")
 	}
 	to := mountOverlay(t, o.lower)
-	if err := Apply(ctx, to.root, &layer, plenty); err != nil {
+	if err := ApplyRootFS(ctx, to.root, &layer, plenty); err != nil {
 		t.Fatalf("Apply: %v", err)
 	}
 	return to

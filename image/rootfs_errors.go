@@ -1,9 +1,7 @@
-package rootfs
+package image
 
 import (
-	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/containerd/errdefs"
 
@@ -16,7 +14,7 @@ func unsupportedError(path, reason string) error {
 		"write rootfs difference: %q %s", path, reason)
 }
 
-// layerError returns the error that a layer is not one that [Diff] writes. path is that of the entry; empty: the layer as a whole.
+// layerError returns the error that a layer is not one that [DiffRootFS] writes. path is that of the entry; empty: the layer as a whole.
 func layerError(path, reason string) error {
 	if path != "" {
 		reason = fmt.Sprintf("%q %s", path, reason)
@@ -25,10 +23,7 @@ func layerError(path, reason string) error {
 		"apply rootfs difference: %s", reason)
 }
 
-// full returns the error of a full disk its kind.
-func full(err error) error {
-	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		return failure.New(errdefs.ErrResourceExhausted, "make room on the file system of the working directory or of the snapshotter", "%w", err)
-	}
-	return err
+// fullDisk is [full] where what is written is a working directory or a container's root file system, and not the local store.
+func fullDisk(err error) error {
+	return noRoom(err, "make room on the file system of the working directory or of the snapshotter")
 }

@@ -1,4 +1,4 @@
-package rootfs
+package image
 
 import (
 	"archive/tar"
@@ -182,7 +182,7 @@ func change(t testing.TB, r *rand.Rand, root string) {
 		best := all[0]
 		at := r.Uint64()
 		for _, name := range all {
-			if hash(name, at) < hash(best, at) {
+			if hashed(name, at) < hashed(best, at) {
 				best = name
 			}
 		}
@@ -216,7 +216,7 @@ func change(t testing.TB, r *rand.Rand, root string) {
 	}
 }
 
-func hash(s string, h uint64) uint64 {
+func hashed(s string, h uint64) uint64 {
 	for _, c := range []byte(s) {
 		h = (h ^ uint64(c)) * 1099511628211
 	}
@@ -229,7 +229,7 @@ func TestCaptureKeepsHoles(t *testing.T) {
 	must(t, err)
 	_, err = f.WriteAt([]byte("end"), 1<<30)
 	must(t, err, f.Close())
-	must(t, Capture(context.Background(), dst, src))
+	must(t, CaptureRootFS(context.Background(), dst, src))
 	fi, err := os.Stat(filepath.Join(dst, "sparse"))
 	must(t, err)
 	if blocks := fi.Sys().(*syscall.Stat_t).Blocks; fi.Size() != 1<<30+3 || blocks > 1024 {
@@ -242,19 +242,19 @@ func TestCaptureErrors(t *testing.T) {
 	write(t, src+"/a/b", "x")
 	busy := t.TempDir()
 	write(t, busy+"/mine", "x")
-	if err := Capture(context.Background(), busy, src); !errors.Is(err, os.ErrExist) {
+	if err := CaptureRootFS(context.Background(), busy, src); !errors.Is(err, os.ErrExist) {
 		t.Errorf("Capture to a directory in use gives %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	dst := filepath.Join(t.TempDir(), "copy")
-	if err := Capture(ctx, dst, src); !errors.Is(err, context.Canceled) {
+	if err := CaptureRootFS(ctx, dst, src); !errors.Is(err, context.Canceled) {
 		t.Errorf("Capture without time gives %v", err)
 	}
 	if _, err := os.Lstat(dst); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Capture left %s: %v", dst, err)
 	}
-	if err := Capture(context.Background(), dst, src+"/none"); !errors.Is(err, os.ErrNotExist) {
+	if err := CaptureRootFS(context.Background(), dst, src+"/none"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("Capture of nothing gives %v", err)
 	}
 }
@@ -263,7 +263,7 @@ func TestCaptureFullDisk(t *testing.T) {
 	small := smallDisk(t)
 	src := t.TempDir()
 	write(t, src+"/big", strings.Repeat("x", 4<<20))
-	err := Capture(context.Background(), filepath.Join(small, "copy"), src)
+	err := CaptureRootFS(context.Background(), filepath.Join(small, "copy"), src)
 	if failure.Hint(err) == "" || !errdefs.IsResourceExhausted(err) || !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("Capture to a full disk gives %v", err)
 	}
@@ -286,7 +286,7 @@ func TestDiffRefusesNames(t *testing.T) {
 	for _, name := range []string{".wh.x", ".wh..wh..opq"} {
 		upper := t.TempDir()
 		write(t, filepath.Join(upper, "d", name), "")
-		if err := Diff(context.Background(), io.Discard, t.TempDir(), upper); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), fmt.Sprintf("%q", "d/"+name)) {
+		if err := DiffRootFS(context.Background(), io.Discard, t.TempDir(), upper); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), fmt.Sprintf("%q", "d/"+name)) {
 			t.Errorf("Diff of %s gives %v", name, err)
 		}
 	}
@@ -310,7 +310,7 @@ func TestApplyHostile(t *testing.T) {
 			var b bytes.Buffer
 			tw := tar.NewWriter(&b)
 			must(t, tw.WriteHeader(&test.header), tw.Close())
-			err := Apply(context.Background(), root, &b, plenty)
+			err := ApplyRootFS(context.Background(), root, &b, plenty)
 			if _, statErr := os.Lstat(filepath.Join(dir, "outside")); !errors.Is(statErr, os.ErrNotExist) {
 				t.Errorf("something was made outside (Apply gave %v)", err)
 			}
@@ -330,7 +330,7 @@ func TestSparse(t *testing.T) {
 	must(t, f.Close())
 	write(t, upper+"/after", "what follows")
 	var layer bytes.Buffer
-	must(t, Diff(context.Background(), &layer, "", upper))
+	must(t, DiffRootFS(context.Background(), &layer, "", upper))
 	if layer.Len() > 64<<10 {
 		t.Errorf("the layer has %d bytes", layer.Len())
 	}
@@ -356,7 +356,7 @@ func TestSparse(t *testing.T) {
 		}
 	}
 	to := t.TempDir()
-	must(t, Apply(context.Background(), to, bytes.NewReader(layer.Bytes()), plenty))
+	must(t, ApplyRootFS(context.Background(), to, bytes.NewReader(layer.Bytes()), plenty))
 	look(to)
 	to = t.TempDir()
 	cmd := exec.Command("tar", "-xC", to)
@@ -373,7 +373,7 @@ func TestApplyDeep(t *testing.T) {
 	tw := tar.NewWriter(&b)
 	must(t, tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strings.Repeat("d/", 1000) + "x"}), tw.Close())
 	root := t.TempDir()
-	err := Apply(context.Background(), root, &b, plenty)
+	err := ApplyRootFS(context.Background(), root, &b, plenty)
 	if found, _ := os.ReadDir(root); !errdefs.IsDataLoss(err) || len(found) != 0 {
 		t.Errorf("Apply gives %v and makes %v", err, found)
 	}
@@ -411,7 +411,7 @@ func TestApplySparse(t *testing.T) {
 		"another's":   forged(version+length, full("1\n0\n2\n")+"abc"),
 	} {
 		root := t.TempDir()
-		err := Apply(context.Background(), root, bytes.NewReader(append(layer, make([]byte, 1024)...)), plenty)
+		err := ApplyRootFS(context.Background(), root, bytes.NewReader(append(layer, make([]byte, 1024)...)), plenty)
 		if !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "sparse") {
 			t.Errorf("Apply of a sparse file (%s) gives %v", name, err)
 		}
@@ -440,17 +440,17 @@ func rawHeader(kind byte, name string, size int, more func([]byte)) []byte {
 }
 
 func TestApplyErrors(t *testing.T) {
-	if err := Apply(context.Background(), t.TempDir(), strings.NewReader(strings.Repeat("no tar", 200)), plenty); !errdefs.IsDataLoss(err) {
+	if err := ApplyRootFS(context.Background(), t.TempDir(), strings.NewReader(strings.Repeat("no tar", 200)), plenty); !errdefs.IsDataLoss(err) {
 		t.Errorf("Apply of no tar gives %v", err)
 	}
 	var b bytes.Buffer
 	upper := t.TempDir()
 	write(t, upper+"/big", strings.Repeat("x", 4<<20))
-	must(t, Diff(context.Background(), &b, "", upper))
-	if err := Apply(context.Background(), t.TempDir(), bytes.NewReader(b.Bytes()[:2<<20]), plenty); !errdefs.IsDataLoss(err) {
+	must(t, DiffRootFS(context.Background(), &b, "", upper))
+	if err := ApplyRootFS(context.Background(), t.TempDir(), bytes.NewReader(b.Bytes()[:2<<20]), plenty); !errdefs.IsDataLoss(err) {
 		t.Errorf("Apply of half a tar gives %v", err)
 	}
-	if err := Apply(context.Background(), smallDisk(t), &b, plenty); !errdefs.IsResourceExhausted(err) || !errors.Is(err, syscall.ENOSPC) {
+	if err := ApplyRootFS(context.Background(), smallDisk(t), &b, plenty); !errdefs.IsResourceExhausted(err) || !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("Apply to a full disk gives %v", err)
 	}
 }
@@ -509,7 +509,7 @@ func TestApplyCost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
-			err := Apply(context.Background(), root, test.layer, test.most)
+			err := ApplyRootFS(context.Background(), root, test.layer, test.most)
 			if (err == nil) != (test.says == "") || err != nil && (!errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), test.says)) {
 				t.Errorf("it says %v", err)
 			}
@@ -517,9 +517,9 @@ func TestApplyCost(t *testing.T) {
 	}
 	deep := t.TempDir()
 	must(t, os.MkdirAll(filepath.Join(deep, strings.Repeat("a/", maxDepth)), 0o700))
-	if err := Diff(context.Background(), io.Discard, "", deep); !errdefs.IsFailedPrecondition(err) {
+	if err := DiffRootFS(context.Background(), io.Discard, "", deep); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("Diff of a deep tree gives %v", err)
 	}
 	shallow, layer := t.TempDir(), new(bytes.Buffer)
-	must(t, os.MkdirAll(filepath.Join(shallow, strings.Repeat("a/", maxDepth-1)), 0o700), Diff(context.Background(), layer, "", shallow), Apply(context.Background(), t.TempDir(), layer, plenty))
+	must(t, os.MkdirAll(filepath.Join(shallow, strings.Repeat("a/", maxDepth-1)), 0o700), DiffRootFS(context.Background(), layer, "", shallow), ApplyRootFS(context.Background(), t.TempDir(), layer, plenty))
 }

@@ -1,4 +1,4 @@
-package rootfs
+package image
 
 import (
 	"cmp"
@@ -20,21 +20,21 @@ const (
 	whiteoutOpaque = ".wh..wh..opq"
 )
 
-// Diff writes what upper changes in lower as an OCI layer, uncompressed. upper is an overlayfs upper directory or a
-// [Capture] of one, lower is where the layers below it are mounted as one tree; lower may be empty if there are none.
+// DiffRootFS writes what upper changes in lower as an OCI layer, uncompressed. upper is an overlayfs upper directory or a
+// [CaptureRootFS] of one, lower is where the layers below it are mounted as one tree; lower may be empty if there are none.
 // The bytes depend on the files of upper alone, and not on the order in which its directories list them.
 //
 // The error is of kind FailedPrecondition for a file that no layer can hold; errors of w are passed on.
-func Diff(ctx context.Context, w io.Writer, lower, upper string) (err error) {
+func DiffRootFS(ctx context.Context, w io.Writer, lower, upper string) (err error) {
 	d := differ{ctx: ctx, upper: upper, lower: lower, tar: newLayerWriter(ctx, w)}
 	defer func() { err = cmp.Or(err, d.close()) }()
 	if err := d.mountIfMoved(); err != nil {
-		return full(err)
+		return fullDisk(err)
 	}
 	if err := d.dir("", upper, lower); err != nil {
-		return full(err)
+		return fullDisk(err)
 	}
-	return full(d.tar.close())
+	return fullDisk(d.tar.close())
 }
 
 type differ struct {
@@ -48,7 +48,7 @@ type differ struct {
 // dir writes the entries of an upper directory; name is its path in the layer. lower is the directory below that shows
 // through it, empty if there is none.
 func (d *differ) dir(name, upper, lower string) error {
-	entries, err := readDir(d.ctx, upper)
+	entries, err := listSorted(d.ctx, upper)
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func (d *differ) file(name, path string, fi os.FileInfo, mark overlayMark) error
 
 // tree writes all entries of a directory of the merged view.
 func (d *differ) tree(name, path string) error {
-	entries, err := readDir(d.ctx, path)
+	entries, err := listSorted(d.ctx, path)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (d *differ) mountIfMoved() error {
 }
 
 func anyMoved(ctx context.Context, dir string) (bool, error) {
-	entries, err := readDir(ctx, dir)
+	entries, err := listSorted(ctx, dir)
 	if err != nil {
 		return false, err
 	}
@@ -202,8 +202,8 @@ func (d *differ) close() error {
 	return d.unmount()
 }
 
-// readDir lists a directory by name.
-func readDir(ctx context.Context, path string) ([]os.DirEntry, error) {
+// listSorted lists a directory by name.
+func listSorted(ctx context.Context, path string) ([]os.DirEntry, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package rootfs
+package image
 
 import (
 	"cmp"
@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capture copies an overlayfs upper directory to dst, which it makes, with everything that makes it an upper
+// CaptureRootFS copies an overlayfs upper directory to dst, which it makes, with everything that makes it an upper
 // directory: whiteouts, opaque marks, hard links, ownership, times, extended attributes. Sockets are left out. Files share
 // their blocks with the original where the file system can do that. Nothing is synced to disk. On an error nothing is left of dst.
 //
 // Nothing may change in upper meanwhile: the container must stand still.
-func Capture(ctx context.Context, dst, upper string) error {
+func CaptureRootFS(ctx context.Context, dst, upper string) error {
 	if err := os.Mkdir(dst, 0o700); err != nil {
-		return full(fmt.Errorf("capture rootfs: %w", err))
+		return fullDisk(fmt.Errorf("capture rootfs: %w", err))
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(2 * runtime.GOMAXPROCS(0))
@@ -42,7 +42,7 @@ func Capture(ctx context.Context, dst, upper string) error {
 		err = unsupportedError(at[:min(len(at), shownPath)]+"…", "is a path that is too long for the kernel")
 	}
 	if err != nil {
-		return full(errors.Join(fmt.Errorf("capture rootfs: %w", err), os.RemoveAll(dst)))
+		return fullDisk(errors.Join(fmt.Errorf("capture rootfs: %w", err), os.RemoveAll(dst)))
 	}
 	return nil
 }
