@@ -29,7 +29,7 @@ export GOFLAGS     = -trimpath
 GO       := go
 comma    := ,
 BUILD    := $(GO) build -ldflags "-s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)"
-BINARIES := containerd-shim-cryo-v1 cryo
+BINARIES := containerd-shim-cryo-v1 cryo cryo-guard
 # The helper opens NVIDIA's libraries at run time, and so needs cgo, glibc, and functions that are bound when they are called.
 KEEPER   := cryo-gpu-keeper
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations

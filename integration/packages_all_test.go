@@ -86,7 +86,7 @@ func TestPackageFiles(t *testing.T) {
 		t.Errorf("the packages have other files:\n%v\n%v\n%v", files["deb"], files["rpm"], files["archive"])
 	}
 	for _, path := range []string{
-		"/usr/bin/containerd-shim-cryo-v1", "/usr/bin/cryo", "/usr/bin/cryo-gpu-keeper", "/usr/lib/cryo/libcryo-gpu.so",
+		"/usr/bin/containerd-shim-cryo-v1", "/usr/bin/cryo", "/usr/bin/cryo-guard", "/usr/bin/cryo-gpu-keeper", "/usr/lib/cryo/libcryo-gpu.so",
 		"/usr/lib/systemd/system/containerd.service.d/cryo.conf", "/usr/lib/systemd/system/cryo-node.service", "/usr/share/bash-completion/completions/cryo", "/usr/share/zsh/site-functions/_cryo",
 		"/usr/share/fish/vendor_completions.d/cryo.fish", "/usr/share/man/man1/cryo-restore.1", "/usr/share/man/man1/cryo-exit-codes.1", "/usr/share/doc/cryo/LICENSE",
 		"/usr/share/cryo/contrib/criu/install", "/usr/share/cryo/contrib/containerd/cryo.toml", "/usr/share/cryo/contrib/kubernetes/daemonset.yaml", "/usr/share/cryo/contrib/examples/save-on-notice",

@@ -13,6 +13,7 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/guard"
 	"github.com/cryo-project/cryo/shim/worker"
 )
 
@@ -127,7 +128,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, col
 		return c, err
 	}
 	if c.process == nil { // else that reviews
-		box, err := trust.OpenSandbox(trust.ReviewProgram, c.restore) // it takes some milliseconds to be ready
+		box, err := openSandbox(c) // it takes some milliseconds to be ready
 		if err != nil {
 			return c, err
 		}
@@ -170,6 +171,15 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, col
 	return c, criu.CheckImages(c.restore)
 }
 
+// openSandbox starts the process that reviews a container's images.
+func openSandbox(c *container) (*trust.Sandbox, error) {
+	program, err := guard.Program("")
+	if err != nil {
+		return nil, err
+	}
+	return trust.OpenSandbox(program, c.restore)
+}
+
 // reviewImages refuses images that no checkpoint writes, which would have CRIU leave the container. What the container may have its client has said
 // by its specification; the cryo command has that compared, too.
 func reviewImages(ctx context.Context, c *container) error {
@@ -192,7 +202,7 @@ func reviewFiles(ctx context.Context, c *container) error {
 		return c.process.Files(worker.Files{Spec: spec, Rootfs: c.bundle.rootfs(spec)})
 	}
 	if box == nil { // it was begun before, and failed
-		if box, err = trust.OpenSandbox(trust.ReviewProgram, c.restore); err != nil {
+		if box, err = openSandbox(c); err != nil {
 			return err
 		}
 	}

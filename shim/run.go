@@ -10,7 +10,6 @@ import (
 	containerd "github.com/containerd/containerd/v2/version"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/guard"
 	"github.com/cryo-project/cryo/shim/config"
 )
@@ -18,17 +17,11 @@ import (
 // Name is the runtime's name as containerd knows it. io.containerd.runc.cryo.v1 resolves to the same binary.
 const Name = "io.containerd.cryo.v1"
 
-// Run is the shim's main: it serves one of containerd's invocations (start, delete, -v, -info, or the service itself),
-// reviews CRIU's images, or stands in for CRIU or its tar.
+// Run is the shim's main: it serves one of containerd's invocations (start, delete, -v, -info, or the service itself).
 func Run(ctx context.Context, version, revision string) {
-	switch filepath.Base(os.Args[0]) {
-	case guard.TarName:
-		os.Exit(guard.TarMain(os.Args))
-	case guard.CRIUName:
-		os.Exit(guard.ConfineMain(os.Args))
-	}
-	if len(os.Args) == 2 && os.Args[1] == trust.ReviewCommand {
-		os.Exit(trust.ReviewMain())
+	if name := filepath.Base(os.Args[0]); name == guard.TarName || name == guard.CRIUName { // by a shim of a release before
+		fmt.Fprintf(os.Stderr, "Error (%s): %v\n", name, guard.BecomeGuard(os.Args))
+		os.Exit(1)
 	}
 	// What pkg/shim prints for -v and Info are the variables of containerd's package.
 	containerd.Version, containerd.Revision = version, revision

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/guard"
 	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/daemon"
 )
@@ -102,6 +103,9 @@ func checkShim(_ context.Context, p *patient) []Diagnosis {
 	path, err := lookup(daemon.ShimName, p.paths)
 	if err != nil {
 		return found("shim", trouble, "put "+daemon.ShimName+" into a directory of containerd's PATH, such as /usr/local/bin", "%v", err)
+	}
+	if _, err := guard.Program(path); err != nil {
+		return found("shim", trouble, failure.Hint(err), "%s: %v", path, err)
 	}
 	return found("shim", good, "", "%s", path)
 }

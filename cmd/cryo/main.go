@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore"
@@ -40,8 +39,6 @@ func serve(command string) {
 	}
 	var err error
 	switch command {
-	case trust.ReviewCommand:
-		os.Exit(trust.ReviewMain())
 	case gpu.PrewarmedCommand:
 		err = gpu.ServePrewarmed()
 	case worker.Command:

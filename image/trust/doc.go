@@ -12,7 +12,7 @@
 //
 // This part reviews CRIU's images in a process that may do nothing else, so that a fault in a decoder is a refusal.
 //
-// The process is this program once more, with [ReviewCommand] as its only argument, which makes it [ReviewMain]. It gets two descriptors: a socket to this process, and a
+// The process is the program cryo-guard with the argument [ReviewCommand], which makes it [ReviewMain]. It gets two descriptors: a socket to this process, and a
 // file in memory, for what the review reads of the images, which is sealed when they are in it. Before it reads either, it has
 //   - an empty, read-only root directory, and no network, processes, names or queues of the host's (namespaces);
 //   - a user and a group that no other process has, no capability, and no_new_privs;
@@ -42,6 +42,6 @@
 //
 // # Patterns
 //
-// This part compiles regular expressions when they are first asked for. A restore starts the shim's program a dozen times, as a wrapper of CRIU and as tar among others, and most
+// This part compiles regular expressions when they are first asked for. A restore starts cryo-guard half a dozen times, as a wrapper of CRIU and as tar among others, and most
 // of these processes match nothing.
 package trust

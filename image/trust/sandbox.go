@@ -29,9 +29,6 @@ var (
 	perSecond = int64(32 << 20) // bytes of such images
 )
 
-// ReviewProgram is the running program, also if an update has replaced its file.
-const ReviewProgram = "/proc/self/exe"
-
 // Sandbox is a process that reviews the images of one directory. It may be opened before they are there. One review may be made at a time.
 type Sandbox struct {
 	path    string
@@ -67,7 +64,7 @@ func OpenSandbox(program, dir string) (_ *Sandbox, err error) {
 	defer theirs.Close()
 	s.socket = os.NewFile(uintptr(pair[0]), "sandbox")
 	s.from = bufio.NewReader(s.socket)
-	s.command = exec.Command(program, ReviewCommand)
+	s.command = exec.Command(program, ReviewCommand, messages)
 	s.command.Env = []string{"GOMAXPROCS=2", "GOMEMLIMIT=384MiB", "GOTRACEBACK=single"}
 	s.command.ExtraFiles = []*os.File{socketFD - 3: theirs, imagesFD - 3: s.memory}
 	s.command.Stderr = s.stderr

@@ -11,15 +11,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReviewCommand is the only argument of a program that is to be the sandbox.
+// ReviewCommand is the first argument of a program that is to be the sandbox. The second is the version of the messages that its starter speaks.
 const ReviewCommand = "review-images"
 
-// ReviewMain is the sandbox. It gives the exit status.
-func ReviewMain() int { return serve(review) }
+// messages is the version of what is said to the sandbox and by it: an update may replace the program between the start of one and of the other.
+const messages = "1"
+
+// ReviewMain is the sandbox. It gives the exit status. spoken is the version of the messages that the caller speaks.
+func ReviewMain(spoken string) int { return serve(spoken, review) }
 
 // serve confines this process, has what it is sent reviewed, and says what became of it, until there is no process to tell.
-func serve(review func(reviewOrder, *caller) error) int {
+func serve(spoken string, review func(reviewOrder, *caller) error) int {
 	c := &caller{socket: socketFD}
+	if spoken != messages {
+		c.must(send(c.socket, unready, fmt.Appendf(nil, "it is of another release than the process that has started it, and speaks version %s, not %.8q: install the programs of one release, and try again", messages, spoken)))
+		return 1
+	}
 	c.buffered = bufio.NewReaderSize(c.socket, pieceSize)
 	memory, err := begin()
 	if err == nil {

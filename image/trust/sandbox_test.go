@@ -24,13 +24,17 @@ import (
 )
 
 // program is the sandbox's.
-var program = ReviewProgram
+var program = "/proc/self/exe"
 
 // TestMain is the sandbox where it is told to be, with a review that may have a fault. It is a program of its own, without cgo, as cryo is: the C library makes
 // other system calls for threads.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == ReviewCommand {
-		os.Exit(serve(faulty))
+	if len(os.Args) == 3 && os.Args[1] == ReviewCommand {
+		spoken := os.Args[2]
+		if os.Getenv(otherMessages) != "" {
+			spoken = "0"
+		}
+		os.Exit(serve(spoken, faulty))
 	}
 	if withoutCgo() {
 		os.Exit(m.Run())
@@ -296,6 +300,37 @@ func TestConfined(t *testing.T) {
 			t.Errorf("descriptor %s is %s (%v)", e.Name(), target, err)
 		}
 	}
+}
+
+// otherMessages is a variable that has the sandbox take its starter for one of another release.
+const otherMessages = "CRYO_TEST_OTHER_MESSAGES"
+
+// TestOtherRelease: a sandbox of another release is no fault of the images, and says what to do.
+func TestOtherRelease(t *testing.T) {
+	dir := example(t)
+	s, err := OpenSandbox(wrapped(t), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.ended()
+	_, err = s.Review(t.Context(), &specs.Spec{}, Policy{})
+	if err == nil || errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "install the programs of one release") {
+		t.Error(err)
+	}
+}
+
+// wrapped returns a program that is the sandbox with the variable otherMessages: the sandbox inherits no variables.
+func wrapped(t *testing.T) string {
+	t.Helper()
+	sandbox, err := filepath.EvalSymlinks(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "wrapped")
+	if err := os.WriteFile(path, fmt.Appendf(nil, "#!/bin/sh\n%s=1 exec %q \"$@\"\n", otherMessages, sandbox), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // TestCancelled: a review that is broken off ends at once, and is no fault of the images.

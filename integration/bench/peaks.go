@@ -71,7 +71,7 @@ func (p *peaks) look() {
 
 // ours tells whether a program is one of cryo's, by its path.
 func ours(program string) bool {
-	return slices.Contains([]string{"cryo", "containerd-shim-cryo-v1", "cryo-gpu-keeper"}, filepath.Base(program))
+	return slices.Contains([]string{"cryo", "containerd-shim-cryo-v1", "cryo-guard", "cryo-gpu-keeper"}, filepath.Base(program))
 }
 
 // role is what a process is, by its program and arguments: the program and its subcommand, if it has one. What has a path in its place was

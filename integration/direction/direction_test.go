@@ -154,6 +154,29 @@ func TestHelperIsLight(t *testing.T) {
 	}
 }
 
+// inGuard are all packages of ours that cryo-guard links, which each restore starts half a dozen times, and notInGuard begins the names of others' that are not to be in it.
+var (
+	inGuard    = []string{"cmd/cryo-guard", "image/failure", "image/format", "image/record", "image/trust", "runtime/channel", "runtime/criu", "runtime/guard"}
+	notInGuard = []string{"net/http", "google.golang.org/grpc", "github.com/containerd/ttrpc", "github.com/containerd/containerd/v2/client", "k8s.io/"}
+)
+
+func TestGuardIsLight(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/cryo-guard").Output()
+	if err != nil {
+		t.Fatalf("list what cryo-guard links: %v", err)
+	}
+	linked := strings.Fields(string(out))
+	if !slices.Contains(linked, module+"runtime/guard") {
+		t.Fatalf("go list found only %v", linked)
+	}
+	for _, name := range linked {
+		own, ours := strings.CutPrefix(name, module)
+		if ours && !slices.Contains(inGuard, own) || slices.ContainsFunc(notInGuard, func(other string) bool { return strings.HasPrefix(name, other) }) {
+			t.Errorf("cryo-guard links %s", name)
+		}
+	}
+}
+
 // TestSameVersions: the tools are built of the versions of golang.org/x that cryo is built of. Nearly all else is built on these, and would be compiled twice.
 func TestSameVersions(t *testing.T) {
 	versions := func(dir string) map[string]string {

@@ -86,7 +86,7 @@ func pushCryo(t *testing.T, to *lab.Registry) {
 		t.Fatal(err)
 	}
 	from := map[string]string{"share/containerd.toml": "../../contrib/containerd/cryo.toml", "lib/cryo/libcryo-gpu.so": shared.Lab.Tool("libcryo-gpu.so")}
-	for _, name := range []string{"cryo", "containerd-shim-cryo-v1", "cryo-gpu-keeper"} {
+	for _, name := range []string{"cryo", "containerd-shim-cryo-v1", "cryo-guard", "cryo-gpu-keeper"} {
 		from["bin/"+name] = shared.Lab.Tool(name)
 	}
 	if err := filepath.WalkDir(criu, func(path string, d fs.DirEntry, err error) error {

@@ -34,7 +34,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 func cryoImage(t *testing.T) string {
 	t.Helper()
 	var files []lab.File
-	for to, from := range map[string]string{"opt/cryo/bin/cryo": shared.Lab.Tool("../cryo"), "opt/cryo/bin/containerd-shim-cryo-v1": shared.Lab.Tool("../containerd-shim-cryo-v1"), "opt/cryo/share/containerd.toml": "../../contrib/containerd/cryo.toml"} {
+	for to, from := range map[string]string{"opt/cryo/bin/cryo": shared.Lab.Tool("../cryo"), "opt/cryo/bin/containerd-shim-cryo-v1": shared.Lab.Tool("../containerd-shim-cryo-v1"), "opt/cryo/bin/cryo-guard": shared.Lab.Tool("../cryo-guard"), "opt/cryo/share/containerd.toml": "../../contrib/containerd/cryo.toml"} {
 		data, err := os.ReadFile(from)
 		if err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ bundle_hosts() {
 		exit 1
 	}
 	mkdir -p "$stage"/{bin/tools,lib/ip,opt/cryo}
-	cp bin/cryo bin/containerd-shim-cryo-v1 "$stage/bin"
+	cp bin/cryo bin/containerd-shim-cryo-v1 bin/cryo-guard "$stage/bin"
 	cp bin/tools/{containerd,containerd-shim-runc-v2,ctr,runc,registry,workload} "$stage/bin/tools"
 	cp "$(command -v busybox)" "$stage/bin/tools/busybox"
 

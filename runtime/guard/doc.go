@@ -8,7 +8,7 @@
 // CRIU restores as root, and its images, which come with snapshots, name files, mounts and cgroups. They are reviewed before (image/trust). What the review
 // misses ends here: a write outside of the container fails with EROFS.
 //
-// runc calls criu and gets the shim's program instead (part Stand-ins), which runs [ConfineMain]. For all but a restore it becomes CRIU at once. For a restore it takes
+// runc calls criu and gets cryo-guard instead (part Stand-ins), which runs [ConfineMain]. For all but a restore it becomes CRIU at once. For a restore it takes
 // runc's request, makes the mount namespace, replaces in the request the paths that CRIU writes to by those that they have there, and becomes CRIU. So CRIU is still
 // runc's child, in the cgroup that runc has put it in. The program gives the sockets of runc and of CRIU to the shim, whose [Relay] passes messages on and asks,
 // before the last of CRIU's notifications, whether the container may run.
@@ -31,7 +31,7 @@
 //
 // # Stand-ins
 //
-// This part has runc and CRIU find the shim's own program in the place of those that they look for in PATH: of tar, which CRIU calls for file systems
+// This part has runc and CRIU find the program cryo-guard in the place of those that they look for in PATH: of tar, which CRIU calls for file systems
 // in memory (see part File systems in memory), and of criu, which runc calls (see part Confinement).
 //
 // # File systems in memory
@@ -41,7 +41,7 @@
 //
 // CRIU (criu/filesystems.c) executes "tar --create --gzip …" for each tmpfs of a container, standard output being the image
 // tmpfs-dev-N.tar.gz.img, and "tar --extract --gzip …" for its restore. gzip is what takes the time: 37 MB/s on random data.
-// So CRIU is given a PATH that begins with a directory in which tar is the shim's program, see part Stand-ins, and that program, called
+// So CRIU is given a PATH that begins with a directory in which tar is cryo-guard, see part Stand-ins, and that program, called
 // by that name, is [TarMain].
 //
 // The images are what their name says: tar (POSIX pax; files with holes as GNU tar 1.0 has them, see package format) in gzip whose blocks are

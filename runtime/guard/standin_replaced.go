@@ -3,7 +3,6 @@ package guard
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"time"
 
@@ -13,35 +12,23 @@ import (
 	"github.com/cryo-project/cryo/image/failure"
 )
 
-// replacedTime is how long a program may take to be written that an upgrade puts in the place of the running one.
+// replacedTime is how long a program may take to be written that an upgrade puts in the place of another.
 const replacedTime = 10 * time.Second
 
-// AwaitProgram waits until the program at a path can be executed. The program that runs always can be: the kernel lets no process write it. Another one may be at its path by now, which an
-// upgrade is writing, and the kernel does not execute what is open for writing (ETXTBSY): CRIU would fail when the container is frozen.
+// AwaitProgram waits until the program at a path can be executed. An upgrade may be writing it, and the kernel does not execute what is open for writing (ETXTBSY): CRIU would fail when the
+// container is frozen.
 func AwaitProgram(ctx context.Context, program string) error {
-	return await(ctx, program, "/proc/self/exe", replacedTime)
+	return await(ctx, program, replacedTime)
 }
 
-func await(ctx context.Context, program, own string, patience time.Duration) error {
-	running, err := os.Stat(own)
-	if err != nil {
-		return fmt.Errorf("find the running program: %w", err)
-	}
+func await(ctx context.Context, program string, patience time.Duration) error {
 	for deadline := time.Now().Add(patience); ; {
-		written := true // it is not there
-		if at, err := os.Stat(program); err == nil {
-			if os.SameFile(at, running) {
-				return nil
-			}
-			if written, err = openForWriting(program); err != nil {
-				return err
-			}
-		}
-		if !written {
-			return nil
+		written, err := openForWriting(program)
+		if err != nil || !written {
+			return err
 		}
 		if time.Now().After(deadline) {
-			return failure.New(errdefs.ErrUnavailable, "wait until the upgrade of cryo has ended, or install it again", "%s has been replaced since the shim has started, and is being written", program)
+			return failure.New(errdefs.ErrUnavailable, "wait until the upgrade of cryo has ended, or install it again", "%s is being written", program)
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):

@@ -7,13 +7,11 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/log"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 	"github.com/cryo-project/cryo/shim/worker"
 )
@@ -26,8 +24,7 @@ func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from
 		return nil, err
 	}
 	images := filepath.Join(work, "images")
-	log.G(ctx).WithField("program", trust.ReviewProgram).Debug("start a process: the review of CRIU's images")
-	box, err := trust.OpenSandbox(trust.ReviewProgram, images) // it takes some milliseconds to be ready
+	box, err := openSandbox(ctx, "", images) // it takes some milliseconds to be ready
 	if err != nil {
 		return nil, err
 	}

@@ -25,7 +25,7 @@ import (
 type InspectOptions struct {
 	Config             config.Config
 	Address, Namespace string // of containerd
-	// Program is the path of cryo, which reviews CRIU's images in a process of its own, and beside which is what asks NVIDIA's driver; empty: the running program is cryo.
+	// Program is the path of cryo, beside which is what reviews CRIU's images, and what asks NVIDIA's driver; empty: the running program is cryo.
 	Program string
 	// Registry says how to reach a registry. It is asked only where the local store has no such snapshot; nil: then it is NotFound.
 	Registry func() (registry.Options, error)

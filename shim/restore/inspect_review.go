@@ -1,7 +1,6 @@
 package restore
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +16,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
+	"github.com/cryo-project/cryo/runtime/guard"
 )
 
 // Reviewed is what a restore would refuse of a snapshot, as far as that is told without its root file system.
@@ -65,9 +65,7 @@ func (f *Inspected) Review(ctx context.Context, snapshot *image.Snapshot, p trus
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return r, fmt.Errorf("make a working directory: %w", err)
 	}
-	program := cmp.Or(f.options.Program, trust.ReviewProgram)
-	log.G(ctx).WithField("program", program).Debug("start a process: the review of CRIU's images")
-	box, err := trust.OpenSandbox(program, dir)
+	box, err := openSandbox(ctx, f.options.Program, dir)
 	if err != nil {
 		return r, err
 	}
@@ -101,6 +99,16 @@ func (f *Inspected) Review(ctx context.Context, snapshot *image.Snapshot, p trus
 		return r, nil
 	}
 	return r, err
+}
+
+// openSandbox starts the process that reviews CRIU's images in dir. cryo is the path of cryo; empty: it is the running program.
+func openSandbox(ctx context.Context, cryo, dir string) (*trust.Sandbox, error) {
+	program, err := guard.Program(cryo)
+	if err != nil {
+		return nil, err
+	}
+	log.G(ctx).WithField("program", program).Debug("start a process: the review of CRIU's images")
+	return trust.OpenSandbox(program, dir)
 }
 
 // writeReviewed writes as much of an image as is reviewed.

@@ -22,6 +22,7 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/guard"
 )
 
 // program is the restore process's program, beside the shim's.
@@ -67,13 +68,9 @@ func Start(ctx context.Context, r Request) (*Process, *Prepared, error) {
 
 // spawn starts the cryo program that is beside the shim's, with one argument.
 func spawn(argument string, r Request) (*Process, error) {
-	self, err := os.Executable()
+	path, err := guard.Beside("", program)
 	if err != nil {
-		return nil, fmt.Errorf("find the shim's program: %w", err)
-	}
-	path := filepath.Join(filepath.Dir(strings.TrimSuffix(self, " (deleted)")), program)
-	if path, err = exec.LookPath(path); err != nil {
-		return nil, failure.New(errdefs.ErrFailedPrecondition, "make install puts both in one directory", "find the program %s beside the shim: %v", program, err)
+		return nil, err
 	}
 	command := exec.Command(path, argument)
 	command.Dir = "/"
