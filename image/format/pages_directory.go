@@ -10,19 +10,20 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
 )
 
 // PagesFileName is the name of a pages file.
 func PagesFileName(id uint64) string { return "pages-" + strconv.FormatUint(id, 10) + ".img" }
 
-// Names with a decimal number as printf writes it.
+// Names with a decimal number as printf writes it. They are compiled when they are first asked for: most programs that link this ask for none.
 var (
-	fileName    = regexp.MustCompile(`^pages-(0|[1-9][0-9]{0,19})\.img$`)
-	pagemapName = regexp.MustCompile(`^pagemap-(shmem-)?(0|[1-9][0-9]{0,19})\.img$`)
+	fileName    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^pages-(0|[1-9][0-9]{0,19})\.img$`) })
+	pagemapName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^pagemap-(shmem-)?(0|[1-9][0-9]{0,19})\.img$`) })
 )
 
 // IsPagesFileName reports whether name is that of a pages file.
-func IsPagesFileName(name string) bool { return fileName.MatchString(name) }
+func IsPagesFileName(name string) bool { return fileName().MatchString(name) }
 
 // IsPagemapName reports whether name is that of a pagemap image.
 func IsPagemapName(name string) bool {
@@ -50,7 +51,7 @@ func ComparePagemapNames(a, b string) int {
 }
 
 func parsePagemapName(name string) (shared bool, id uint64, ok bool) {
-	parts := pagemapName.FindStringSubmatch(name)
+	parts := pagemapName().FindStringSubmatch(name)
 	if parts == nil {
 		return false, 0, false
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -22,7 +23,7 @@ const RuncConfig = "/etc/criu/runc.conf"
 const SkipLock = "skip"
 
 // savesConnections finds the option in a configuration file.
-var savesConnections = regexp.MustCompile(`(?m)^\s*tcp-established\b`)
+var savesConnections = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^\s*tcp-established\b`) })
 
 // Options are what runc has no flag for. The zero value leaves CRIU's own choices.
 type Options struct {
@@ -55,7 +56,7 @@ func (o Options) Encode() ([]byte, error) {
 			return nil, fmt.Errorf("read CRIU configuration %s: %w", o.Include, err)
 		}
 	}
-	if o.NetworkLock == SkipLock && (o.TCPEstablished || savesConnections.Match(own)) {
+	if o.NetworkLock == SkipLock && (o.TCPEstablished || savesConnections().Match(own)) {
 		o.NetworkLock = ""
 	}
 	values := []struct{ name, value string }{{"network-lock", o.NetworkLock}, {"libdir", o.Libdir}}
