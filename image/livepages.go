@@ -21,7 +21,8 @@ type Pages struct {
 	segments []segmentAt        // nil: nothing is needed of it
 	frames   map[uint64][]int32 // of each file that maps has, by address
 	maps     map[uint64]*format.Pagemap
-	ids      map[string]uint64 // of each pagemap
+	ids      map[string]uint64           // of each pagemap
+	wiped    map[uint64][]format.PageRun // of each file, what is left out; see wipe
 }
 
 // segmentAt is an open segment.
@@ -63,8 +64,8 @@ func (p Part) bytes(pageSize int64) (n int64) {
 }
 
 // OpenPages opens the memory of the snapshot d, whose images, unpacked by [Snapshot.Unpack], are in dir. What src gives must be an
-// io.ReaderAt, as [os.File] is. Errors are those of [Open], [Snapshot.ReadIndex] and of src.
-func OpenPages(ctx context.Context, src Fetcher, d ocispec.Descriptor, dir string) (*Pages, error) {
+// io.ReaderAt, as [os.File] is. wipe is [UnpackOptions.Wipe]. Errors are those of [Open], [Snapshot.ReadIndex] and of src.
+func OpenPages(ctx context.Context, src Fetcher, d ocispec.Descriptor, dir string, wipe bool) (*Pages, error) {
 	s, x, err := openIndex(ctx, src, d)
 	if err != nil {
 		return nil, err
@@ -81,6 +82,11 @@ func OpenPages(ctx context.Context, src Fetcher, d ocispec.Descriptor, dir strin
 		}
 	}
 	m := newPages(x, maps)
+	if wipe {
+		if err := m.wipe(dir); err != nil {
+			return nil, err
+		}
+	}
 	if err := m.open(ctx, src, s); err != nil {
 		m.Close()
 		return nil, err
@@ -176,8 +182,8 @@ func (m *Pages) parts(id uint64, lazy bool) (parts []Part) {
 	}
 	rest := p.Lazy // both ascend
 	for _, i := range m.frames[id] {
-		runs := m.x.Frames[i].Runs
-		for len(rest) > 0 && rest[0].Addr+uint64(rest[0].Count*m.x.PageSize) <= runs[0].Addr {
+		runs := m.runs(id, i)
+		for len(rest) > 0 && len(runs) > 0 && rest[0].Addr+uint64(rest[0].Count*m.x.PageSize) <= runs[0].Addr {
 			rest = rest[1:]
 		}
 		if some := choose(runs, rest, m.x.PageSize, lazy); len(some) > 0 {
@@ -190,7 +196,9 @@ func (m *Pages) parts(id uint64, lazy bool) (parts []Part) {
 // all returns what there is of a pages file.
 func (m *Pages) all(id uint64) (parts []Part) {
 	for _, i := range m.frames[id] {
-		parts = append(parts, Part{frame: i, Runs: m.x.Frames[i].Runs})
+		if runs := m.runs(id, i); len(runs) > 0 {
+			parts = append(parts, Part{frame: i, Runs: runs})
+		}
 	}
 	return parts
 }

@@ -45,9 +45,9 @@ func unpackLazily(t *testing.T, r *rand.Rand) (store *fileStore, d ocispec.Descr
 }
 
 // openReader opens what was unpacked lazily into dir, and a reader of it, until the test's end.
-func openReader(t *testing.T, src Fetcher, d ocispec.Descriptor, dir string) (*Pages, *PagesReader) {
+func openReader(t *testing.T, src Fetcher, d ocispec.Descriptor, dir string, wipe bool) (*Pages, *PagesReader) {
 	t.Helper()
-	live, err := OpenPages(t.Context(), src, d, dir)
+	live, err := OpenPages(t.Context(), src, d, dir, wipe)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,32 +64,38 @@ func openReader(t *testing.T, src Fetcher, d ocispec.Descriptor, dir string) (*P
 func TestLazy(t *testing.T) {
 	for seed := range uint64(5) {
 		store, d, want, got := unpackLazily(t, rand.New(rand.NewPCG(seed, 5)))
-		live, reader := openReader(t, store, d, got)
+		live, reader := openReader(t, store, d, got, false)
 		for _, pid := range []int{1, 2, 3} {
-			var last uint64
-			for _, part := range live.Lazy(pid) {
-				raw, err := reader.Read(part)
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, run := range part.Runs {
-					if run.Addr < last {
-						t.Fatalf("%#x comes after %#x", run.Addr, last)
-					}
-					last = run.Addr
-					merge(t, filepath.Join(got, format.PagesFileName(run.File)), run.First, raw[:run.Count*testPage])
-					raw = raw[run.Count*testPage:]
-				}
-				if len(raw) > 0 {
-					t.Fatalf("%d bytes too many", len(raw))
-				}
-			}
+			last := mergeLazy(t, live, reader, got, pid)
 			if pid < 3 == (last == 0) {
 				t.Errorf("process %d has lazy pages up to %#x", pid, last)
 			}
 		}
 		sameDir(t, want, got)
 	}
+}
+
+// mergeLazy writes the lazy pages of a process to where they are missing in dir, and returns the address of the last run.
+func mergeLazy(t *testing.T, live *Pages, reader *PagesReader, dir string, pid int) (last uint64) {
+	t.Helper()
+	for _, part := range live.Lazy(pid) {
+		raw, err := reader.Read(part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, run := range part.Runs {
+			if run.Addr < last {
+				t.Fatalf("%#x comes after %#x", run.Addr, last)
+			}
+			last = run.Addr
+			merge(t, filepath.Join(dir, format.PagesFileName(run.File)), run.First, raw[:run.Count*testPage])
+			raw = raw[run.Count*testPage:]
+		}
+		if len(raw) > 0 {
+			t.Fatalf("%d bytes too many", len(raw))
+		}
+	}
+	return last
 }
 
 // merge writes pages to where there must be zeros.
@@ -169,7 +175,7 @@ func TestLazyDamage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store, d, _, got := unpackLazily(t, rand.New(rand.NewPCG(1, 6)))
-			live, reader := openReader(t, store, d, got)
+			live, reader := openReader(t, store, d, got, false)
 			for _, s := range live.x.Segments {
 				damage(t, store.path(fmt.Sprintf("%x", s.Digest)))
 			}
@@ -221,7 +227,7 @@ func TestLazyArriving(t *testing.T) {
 	store, d, _, got := unpackLazily(t, rand.New(rand.NewPCG(1, 6)))
 	for _, damaged := range []bool{false, true} {
 		coming := &arrivingStore{fileStore: store, damaged: damaged}
-		live, reader := openReader(t, coming, d, got)
+		live, reader := openReader(t, coming, d, got, false)
 		parts := live.Lazy(1)
 		for _, part := range parts {
 			if live.There(part) {
@@ -249,7 +255,7 @@ func TestLazyArriving(t *testing.T) {
 func TestLazyTrusted(t *testing.T) {
 	store, d, _, got := unpackLazily(t, rand.New(rand.NewPCG(1, 6)))
 	for _, shared := range []int{0, 1 << 10} {
-		live, err := OpenPages(t.Context(), &arrivingStore{fileStore: store, there: 1 << 40, stored: true}, d, got)
+		live, err := OpenPages(t.Context(), &arrivingStore{fileStore: store, there: 1 << 40, stored: true}, d, got, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -295,7 +301,7 @@ func (s *aheadSegment) ReadAhead(_ context.Context, n int64) { s.ahead += n }
 // TestReadAhead: what is read first is read ahead, up to a limit, and nothing of segments that are not here.
 func TestReadAhead(t *testing.T) {
 	store, d, _, dir := unpackLazily(t, rand.New(rand.NewPCG(3, 7)))
-	live, _ := openReader(t, store, d, dir)
+	live, _ := openReader(t, store, d, dir, false)
 	live.ReadAhead(t.Context(), 1<<40) // of files that cannot
 	size := live.x.Segments[0].Size
 	one, other := &aheadSegment{segmentAt: live.segments[0]}, &aheadSegment{segmentAt: live.segments[0]}

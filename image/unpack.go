@@ -25,6 +25,8 @@ type UnpackOptions struct {
 	// Lazy leaves out of the pages files what [Pages.Lazy] gives, and reads no more of the segments than it needs for the rest.
 	// The files are as long as ever: CRIU, which must be told to restore with lazy pages, steps over what is left out.
 	Lazy bool
+	// Wipe puts zeros where fork(2) would have wiped memory in a child (madvise(2), MADV_WIPEONFORK).
+	Wipe bool
 }
 
 // Unpack writes a complete directory of CRIU images to dir, which it makes: all images, and the pages files as
@@ -150,6 +152,11 @@ func (h *holes) Write(p []byte) (int, error) {
 func (i *Unpacked) memory(ctx context.Context, src Fetcher, o UnpackOptions) error {
 	p := newPages(i.x, i.maps)
 	defer p.Close()
+	if o.Wipe {
+		if err := p.wipe(i.dir); err != nil {
+			return err
+		}
+	}
 	var parts []Part
 	var total int64 // bytes that are written
 	for _, file := range i.x.Files {

@@ -70,6 +70,9 @@ func askedBy(annotations map[string]string, allows func(image string) bool) (a r
 	if how != "" {
 		a.start = how == worker.FallbackStart
 	}
+	if _, err = oneOf(annotations, worker.AsAnnotation, worker.AsClone, worker.AsMove); err != nil { // the restore process reads it
+		return a, err
+	}
 	if how, err = oneOf(annotations, worker.RestartAnnotation, worker.RestartCold, worker.RestartRestore); err != nil {
 		return a, err
 	}

@@ -42,6 +42,11 @@ cryo ps says why. All memory is read and verified before the container runs with
 fill it in later, if the container has a user namespace, and if its processes share much memory since they
 were forked.
 
+One snapshot may be restored many times. So memory that fork(2) would wipe in a child (madvise(2),
+MADV_WIPEONFORK), where libraries keep random state that no two processes may share, is wiped in each restore.
+With --move it stays as it was. Use that only if the snapshot's container has ended and nothing else is restored
+from the snapshot, on any host.
+
 From a registry, the container runs while its memory is pulled. The command ends when the container runs, or
 with --wait when all memory is in the local store. Until the container runs, Ctrl-C undoes everything; then it
 no longer depends on the command. If the registry brings nothing for an hour (registry-timeout of [restore] in
@@ -62,6 +67,7 @@ signature.`,
   cryo restore registry.example.com/snapshots/cache:warm --name cache2 --log-uri file:///var/log/cache2.log
   cryo restore registry.example.com/snapshots/cache:warm --require-signature
   cryo restore app:warm --mount type=bind,src=/srv/data,dst=/data
+  cryo restore app:drained --move
   cryo restore app:warm --allow capabilities --allow devices
   cryo restore llm:ready --device nvidia.com/gpu=1
   cryo restore llm:ready --device nvidia.com/gpu=2 --device nvidia.com/gpu=3 --gpu 0=3 --gpu 1=2`,
@@ -84,6 +90,7 @@ signature.`,
 	flags.StringVar(&f.choices.NetworkNS, "network-ns", "", "path of the network namespace, if the container had one with a path")
 	flags.BoolVar(&f.choices.Eager, "eager", false, "read all memory before the container runs")
 	flags.BoolVar(&f.choices.PullFirst, "pull-first", false, "pull all memory before the container runs: it starts later, and does not depend on the registry")
+	flags.BoolVar(&f.choices.Move, "move", false, "the container goes on from this snapshot nowhere else: keep memory that fork would wipe in a child")
 	flags.BoolVar(&f.choices.Wait, "wait", false, "wait until all memory is in the local store; Ctrl-C then ends the wait and not the container")
 	requireSignature(cmd, &f.choices.RequireSignature)
 	flags.StringVar(&f.choices.Log, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: cryo logs shows it, or attach)")

@@ -40,6 +40,7 @@ type kind struct {
 var kinds = map[string]kind{
 	"bench":      {"has much memory quickly, and a clock that notices standing still", startBench},
 	"churn":      {"holds memory and changes it in all ways", startChurn},
+	"clones":     {"has random state, clocks and a timer", startClones},
 	"count":      {"counts on stdout and holds memory", startCount},
 	"descriptor": {"holds a descriptor of a kind of its own", startDescriptors},
 	"files":      {"has files open: read, deleted, renamed, growing, locked", startFiles},

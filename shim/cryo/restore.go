@@ -27,6 +27,9 @@ type RestoreOptions struct {
 	StartInstead bool
 	// Signal, such as "SIGUSR1", is sent to the container's first process once it runs. It ends a process that does not handle it.
 	Signal string
+	// Move restores the container as the one that goes on from the snapshot: its own has ended, and no other is restored from it. Memory that fork would wipe in a child
+	// (madvise, MADV_WIPEONFORK) then stays. Otherwise it is wiped, so that no two clones have the same random state there.
+	Move bool
 }
 
 // WithRestore is an option of containerd's client: the container's first task is restored from the snapshot ref instead of started. It comes after the option that makes the
@@ -74,6 +77,10 @@ func WithRestore(ref string, o RestoreOptions) containerd.NewContainerOpts {
 		}
 		if o.Signal != "" {
 			spec.Annotations[worker.SignalAnnotation] = o.Signal
+		}
+		delete(spec.Annotations, worker.AsAnnotation)
+		if o.Move {
+			spec.Annotations[worker.AsAnnotation] = worker.AsMove
 		}
 		changed, err := typeurl.MarshalAny(&spec)
 		if err != nil {

@@ -52,7 +52,9 @@ func annotated(c config.Config, r worker.Request) (Options, error) {
 	if o.Policy.Allow, err = Grants(c.Restore.Policy.Allow); err != nil {
 		return o, fmt.Errorf("restore.policy.allow in the configuration: %w", err)
 	}
-	o.Spec, err = readSpec(r.Bundle)
+	if o.Spec, err = readSpec(r.Bundle); err == nil {
+		o.Move = o.Spec.Annotations[worker.AsAnnotation] == worker.AsMove
+	}
 	return o, err
 }
 

@@ -26,6 +26,7 @@ type Prepared struct {
 	Pulled     bool   // some of it was not in the local store
 	Since      time.Time
 
+	wipe   bool // memory that fork would wipe in a child
 	store  *store.Store
 	puller *registry.Puller
 	pull   *lazyPull // nil: all is here
@@ -34,7 +35,7 @@ type Prepared struct {
 // Prepare finds the snapshot ref, decides whether and how it is restored, and begins to pull what is missing. work is a directory of the caller's, on the
 // store's file system. The caller closes what it returns.
 func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Looking, j *Judging, o Options) (_ *Prepared, err error) {
-	r := &Prepared{store: s}
+	r := &Prepared{store: s, wipe: !o.Move}
 	defer func() {
 		if err != nil {
 			r.Close()
@@ -178,7 +179,7 @@ func (r *Prepared) hasDevices() bool {
 // Fill fills in the memory of the processes that the shim names over c, in bytes a second of what no process waits for; see [worker.HostMemory.Serve].
 func (r *Prepared) Fill(ctx context.Context, c *channel.Channel, rate int64) error {
 	pulling, ctx := r.pull.followed(ctx)
-	m := worker.HostMemory{From: r.From, Snapshot: r.Snapshot.Descriptor, Images: r.Images, Pulling: pulling, Waiting: r.pull.waiting, Rate: rate}
+	m := worker.HostMemory{From: r.From, Snapshot: r.Snapshot.Descriptor, Images: r.Images, Pulling: pulling, Waiting: r.pull.waiting, Rate: rate, Wipe: r.wipe}
 	return m.Serve(ctx, c)
 }
 

@@ -163,7 +163,7 @@ func (v *serving) criu() string { return filepath.Join(v.work.Dir, "criu") }
 // unpack unpacks the memory that CRIU reads.
 func (v *serving) unpack(ctx context.Context, report image.Progress) error {
 	p := v.prepared
-	if err := p.Unpacked.Memory(ctx, p.From, image.UnpackOptions{Progress: report, Lazy: p.Lazy()}); err != nil {
+	if err := p.Unpacked.Memory(ctx, p.From, image.UnpackOptions{Progress: report, Lazy: p.Lazy(), Wipe: p.wipe}); err != nil {
 		return Full(v.store.Root(), err)
 	}
 	if err := criu.FollowNone(p.Images); err != nil {

@@ -43,6 +43,8 @@ type HostMemory struct {
 	Waiting func() string
 	// Rate bounds how many bytes a second are filled in that no process waits for. 0: nothing does.
 	Rate int64
+	// Wipe is [image.UnpackOptions.Wipe].
+	Wipe bool
 }
 
 // Serve fills in the memory of the processes that the shim names over c, which it closes, and returns when nothing is missing in any process any more, or all
@@ -126,7 +128,7 @@ func (m *HostMemory) serve(ctx context.Context, c link) (_ *fill.Filler, _ FillR
 
 // open opens all that will be needed: what happens to the store and to CRIU's images afterwards does no harm.
 func (m *HostMemory) open(ctx context.Context) (*image.Pages, error) {
-	p, err := image.OpenPages(ctx, m.From, m.Snapshot, m.Images)
+	p, err := image.OpenPages(ctx, m.From, m.Snapshot, m.Images, m.Wipe)
 	if err != nil {
 		return nil, err
 	}

@@ -49,6 +49,7 @@ const (
 	Annotation         = "io.cryo.restore"          // names the snapshot; Annotation.NAME that of a pod's container
 	FallbackAnnotation = "io.cryo.restore.fallback" // what is done if that is known before the container has a task: fail, or start it afresh
 	SignalAnnotation   = "io.cryo.restore.signal"   // a signal that the container's init process gets once it runs, such as SIGUSR1
+	AsAnnotation       = "io.cryo.restore.as"       // what the restored container is: AsClone or AsMove
 	RestartAnnotation  = "io.cryo.restart"          // what is done where a pod's container has ended, or could not be restored, and is started again
 )
 
@@ -56,6 +57,12 @@ const (
 const (
 	FallbackFail  = "fail"
 	FallbackStart = "start"
+)
+
+// The values of AsAnnotation. Default: clone.
+const (
+	AsClone = "clone" // another may go on from the same snapshot
+	AsMove  = "move"  // see [Choices]
 )
 
 // The values of RestartAnnotation. Default: cold.
@@ -67,7 +74,7 @@ const (
 // Named returns the snapshot that the annotations name for a container of a pod, or for one without a pod, whose name is empty. A container that is called as the end of another
 // annotation is has none of its own.
 func Named(annotations map[string]string, container string) string {
-	if own := Annotation + "." + container; container != "" && own != FallbackAnnotation && own != SignalAnnotation && annotations[own] != "" {
+	if own := Annotation + "." + container; container != "" && own != FallbackAnnotation && own != SignalAnnotation && own != AsAnnotation && annotations[own] != "" {
 		return annotations[own]
 	}
 	return annotations[Annotation]
@@ -174,6 +181,7 @@ type Choices struct {
 	NetworkNS        string   `json:"networkNS,omitempty"` // path, where the container had one with a path; empty: the same
 	Eager            bool     `json:"eager,omitempty"`     // read all memory before the container runs
 	PullFirst        bool     `json:"pullFirst,omitempty"` // pull it before
+	Move             bool     `json:"move,omitempty"`      // no other container goes on from the snapshot: memory that fork would wipe in a child stays
 	RequireSignature bool     `json:"requireSignature,omitempty"`
 	Devices          []string `json:"devices,omitempty"` // names of CDI devices
 	GPUs             []string `json:"gpus,omitempty"`    // OLD=NEW

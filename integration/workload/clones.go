@@ -1,0 +1,92 @@
+package main
+
+import (
+	crand "crypto/rand"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// clones has random state of which two containers of one snapshot must not have the same.
+type clones struct {
+	wiped  []byte    // of three pages, of which fork would wipe the second and the third in a child
+	locked []byte    // likewise, in memory that is locked: CRIU restores it before the process runs
+	first  []byte    // what wiped had at the start
+	since  time.Time // the start, by the monotonic clock and the wall clock
+	timer  *time.Timer
+	at     chan time.Time // when it has run down
+	ran    time.Duration  // after how long of the monotonic clock it did; 0: not yet
+}
+
+func startClones(flags *flag.FlagSet, args []string) (workload, error) {
+	after := flags.Duration("timer", time.Hour, "when a timer runs down")
+	if err := flags.Parse(args); err != nil {
+		return nil, err
+	}
+	c := &clones{since: time.Now(), at: make(chan time.Time, 1)}
+	c.timer = time.AfterFunc(*after, func() { c.at <- time.Now() })
+	for _, p := range []*[]byte{&c.wiped, &c.locked} {
+		pages, err := unix.Mmap(-1, 0, 3*pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		if err != nil {
+			return nil, fmt.Errorf("map memory: %w", err)
+		}
+		if err := unix.Madvise(pages[pageSize:], unix.MADV_WIPEONFORK); err != nil {
+			return nil, fmt.Errorf("have fork wipe memory: %w", err)
+		}
+		_, _ = crand.Read(pages) // never fails
+		*p = pages
+	}
+	c.first = slices.Clone(c.wiped)
+	copy(c.locked, c.first)
+	if err := unix.Mlock(c.locked); err != nil {
+		return nil, fmt.Errorf("lock memory: %w", err)
+	}
+	return c, nil
+}
+
+// Check implements [workload]. What fork wipes is as it was, or zeros.
+func (c *clones) Check() (map[string]any, error) {
+	state := map[string]any{}
+	for name, pages := range map[string][]byte{"wiped": c.wiped, "locked": c.locked} {
+		if !slices.Equal(pages[:pageSize], c.first[:pageSize]) {
+			return nil, errors.New(name + ": a page beside those that fork wipes has changed")
+		}
+		switch rest := pages[pageSize:]; {
+		case slices.Equal(rest, c.first[pageSize:]):
+			state[name] = "as it was"
+		case !slices.ContainsFunc(rest, func(b byte) bool { return b != 0 }):
+			state[name] = "zeros"
+		default:
+			return nil, errors.New(name + ": pages that fork wipes are neither as they were nor zeros")
+		}
+	}
+	return state, nil
+}
+
+// Do draws random values, as "draw", or tells the time, as "clock". The monotonic clock's readings are nanoseconds.
+func (c *clones) Do(command string, _ []string) (map[string]any, error) {
+	switch command {
+	case "draw":
+		var system [16]byte
+		_, _ = crand.Read(system[:]) // never fails
+		return map[string]any{"crypto/rand": hex.EncodeToString(system[:]), "math/rand/v2": fmt.Sprint(rand.Uint64())}, nil
+	case "clock":
+		var monotonic, boot unix.Timespec
+		if err := errors.Join(unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic), unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot)); err != nil {
+			return nil, fmt.Errorf("read the clocks: %w", err)
+		}
+		select {
+		case at := <-c.at:
+			c.ran = at.Sub(c.since)
+		default:
+		}
+		return map[string]any{"monotonic": monotonic.Nano(), "boot": boot.Nano(), "wall": time.Now().UnixNano(), "timer": int64(c.ran)}, nil
+	}
+	return nil, fmt.Errorf("no command %q", command)
+}
