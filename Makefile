@@ -177,7 +177,7 @@ unit: fakecuda preload ## run the unit tests
 	@cd integration/forgetful; $(GO) test $(TESTFLAGS) .
 
 # Root file systems of Debian 13 with programs that users run, whichever Debian this is. The larger half is for make test-all, too.
-SERVERS = redis-server valkey-server memcached postgresql nginx-light nats-server etcd-server etcd-client nodejs gunicorn sqlite3 python3 supervisor cron tmux curl procps
+SERVERS = redis-server valkey-server memcached postgresql nginx-light nats-server etcd-server etcd-client nodejs gunicorn sqlite3 python3 python3-numpy android-libboringssl supervisor cron tmux curl procps
 LARGE   = rabbitmq-server tomcat10 openjdk-21-jre-headless ffmpeg chromium-headless-shell curl procps
 
 .PHONY: programs-roots

@@ -40,7 +40,7 @@ func draws(t *testing.T, h *lab.Host, id string) cloned {
 		t.Fatalf("%v: %s", err, drawn.Error)
 	}
 	text := func(value any) string { s, _ := value.(string); return s }
-	return cloned{text(state["wiped"]), text(state["locked"]), text(drawn.State["crypto/rand"])}
+	return cloned{text(state["wiped"]), text(state["locked"]), text(drawn.State["Go crypto/rand"])}
 }
 
 // TestClones restores two clones at once from a container that goes on, whose memory that fork wipes they must not have, and then another that is said to be a move.

@@ -21,10 +21,12 @@ package contract
 
 import (
 	"bufio"
+	crand "crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -159,4 +161,12 @@ func (c *Contract) Changes() (changes Changes, err error) {
 		return changes, fmt.Errorf("read what is new: version %d is unknown", changes.Version)
 	}
 	return changes, nil
+}
+
+// Rand returns a generator with a seed of the kernel's. Clones have their generators in common, and the functions of math/rand and math/rand/v2 that need none cannot be seeded
+// anew: a program uses what Rand returns instead, and calls it again after each event [Restored]. crypto/rand needs nothing.
+func Rand() *rand.Rand {
+	var seed [32]byte
+	_, _ = crand.Read(seed[:]) // never fails
+	return rand.New(rand.NewChaCha8(seed))
 }

@@ -12,6 +12,8 @@ Where the container's environment names no control directory, nothing is done: r
 
 import json
 import os
+import random
+import sys
 import threading
 
 VARIABLE = "CRYO_CONTROL_DIR"
@@ -81,3 +83,19 @@ class Contract:
         thread = threading.Thread(target=run, name="cryo", daemon=True)
         thread.start()
         return thread
+
+
+def renew():
+    """Seeds anew, by the kernel's randomness, what clones have in common: random, OpenSSL's generator, and those of numpy.random and torch if they are loaded.
+
+    It is called after the event RESTORED, before anything else is drawn. Generators that the program has made itself (random.Random,
+    numpy.random.default_rng, torch.Generator), and copies of OpenSSL in wheels, are the program's to make anew. What a thread draws meanwhile may be as in another clone.
+    """
+    import ssl
+
+    random.seed()
+    ssl.RAND_add(os.urandom(48), 48)
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].seed()

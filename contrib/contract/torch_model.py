@@ -27,6 +27,6 @@ while True:
     if event != cryo_contract.RESTORED:
         continue
     contract.unready()
-    torch.manual_seed(generation)  # of the CPU and of all GPUs: every clone has the same state until here
+    cryo_contract.renew()  # of the CPU and of all GPUs: every clone has the same state until here
     changes = contract.changes()
     print("restored after", changes.get("pause"), "s on", changes["gpus"], "answers", answer(), flush=True)

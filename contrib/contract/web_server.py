@@ -2,7 +2,6 @@
 
 import http.server
 import os
-import random
 import uuid
 
 import cryo_contract
@@ -19,7 +18,7 @@ def on_event(name, changes):
             os.environ.pop(variable, None)
         else:
             os.environ[variable] = value
-    random.seed()  # by the kernel's randomness; the old state is that of every clone
+    cryo_contract.renew()  # the old state is that of every clone
     state["identity"] = changes["hostname"]["is"] + "-" + str(uuid.uuid4())
     print("identity", state["identity"], "generation", changes["generation"], flush=True)
 

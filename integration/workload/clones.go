@@ -6,7 +6,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	mrand "math/rand"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"time"
 
@@ -22,6 +24,8 @@ type clones struct {
 	timer  *time.Timer
 	at     chan time.Time // when it has run down
 	ran    time.Duration  // after how long of the monotonic clock it did; 0: not yet
+	own    *rand.Rand     // a generator that is seeded once
+	draws  chan func()    // what the thread does that draws: Go has generators of each thread
 }
 
 func startClones(flags *flag.FlagSet, args []string) (workload, error) {
@@ -29,7 +33,13 @@ func startClones(flags *flag.FlagSet, args []string) (workload, error) {
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
-	c := &clones{since: time.Now(), at: make(chan time.Time, 1)}
+	c := &clones{since: time.Now(), at: make(chan time.Time, 1), own: seeded(), draws: make(chan func())}
+	go func() {
+		runtime.LockOSThread()
+		for draw := range c.draws {
+			draw()
+		}
+	}()
 	c.timer = time.AfterFunc(*after, func() { c.at <- time.Now() })
 	for _, p := range []*[]byte{&c.wiped, &c.locked} {
 		pages, err := unix.Mmap(-1, 0, 3*pageSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -69,13 +79,32 @@ func (c *clones) Check() (map[string]any, error) {
 	return state, nil
 }
 
-// Do draws random values, as "draw", or tells the time, as "clock". The monotonic clock's readings are nanoseconds.
+// seeded returns a generator with a seed of the kernel's.
+func seeded() *rand.Rand {
+	var seed [32]byte
+	_, _ = crand.Read(seed[:]) // never fails
+	return rand.New(rand.NewChaCha8(seed))
+}
+
+// Do draws random values, as "draw", or as "renew" when it has seeded anew what can be; or it tells the time, as "clock". The clocks' readings are nanoseconds.
 func (c *clones) Do(command string, _ []string) (map[string]any, error) {
 	switch command {
+	case "renew":
+		c.own = seeded()
+		return c.Do("draw", nil)
 	case "draw":
-		var system [16]byte
-		_, _ = crand.Read(system[:]) // never fails
-		return map[string]any{"crypto/rand": hex.EncodeToString(system[:]), "math/rand/v2": fmt.Sprint(rand.Uint64())}, nil
+		drawn := make(chan map[string]any)
+		c.draws <- func() {
+			var system [16]byte
+			_, _ = crand.Read(system[:]) // never fails
+			drawn <- map[string]any{
+				"Go crypto/rand":          hex.EncodeToString(system[:]),
+				"Go math/rand":            fmt.Sprint(mrand.Uint64()),
+				"Go math/rand/v2":         fmt.Sprint(rand.Uint64()),
+				"Go math/rand/v2.ChaCha8": fmt.Sprint(c.own.Uint64()),
+			}
+		}
+		return <-drawn, nil
 	case "clock":
 		var monotonic, boot unix.Timespec
 		if err := errors.Join(unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic), unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot)); err != nil {

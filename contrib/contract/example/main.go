@@ -3,10 +3,9 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"log"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -18,6 +17,9 @@ import (
 
 // identity is another in each clone.
 var identity atomic.Value
+
+// random is seeded anew in each clone. Only renew uses it: else it would need a lock.
+var random *rand.Rand
 
 func main() {
 	renew("")
@@ -49,11 +51,8 @@ func main() {
 
 // renew makes what two clones must not share.
 func renew(name string) {
-	var b [8]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		log.Fatal(err)
-	}
-	identity.Store(name + "-" + hex.EncodeToString(b[:]))
+	random = contract.Rand()
+	identity.Store(fmt.Sprintf("%s-%016x", name, random.Uint64()))
 }
 
 // follow does what is to be done after a restore.
