@@ -165,6 +165,7 @@ test: ## run the tests that everybody runs: the unit tests, and the first tier o
 test-all: ## run all other tests: the second tier of the integration tests, Kubernetes, fuzzing and chaos (as root)
 	@$(MAKE) --no-print-directory programs-roots
 	@$(MAKE) --no-print-directory integration RUNFLAGS='--tier second $(RUNFLAGS)'
+	@$(MAKE) --no-print-directory monitoring
 	@$(MAKE) --no-print-directory kubernetes-test
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=3000x
 	@$(MAKE) --no-print-directory chaos CHAOSFLAGS='$(or $(CHAOSFLAGS),--seed 1 --for 6m)'
@@ -175,6 +176,11 @@ unit: fakecuda preload ## run the unit tests
 	@$(GO) test -vet=off -p $$((2 * $$(nproc))) $(TESTFLAGS) $(UNIT)
 	@CGO_ENABLED=1 $(GO) test -vet=off $(TESTFLAGS) ./cmd/$(KEEPER)
 	@cd integration/forgetful; $(GO) test $(TESTFLAGS) .
+
+# A module of its own, whose first build takes minutes.
+.PHONY: monitoring
+monitoring: ## test contrib/monitoring with Prometheus' own code
+	@cd integration/prometheus; $(GO) test -count=1 $(TESTFLAGS) .
 
 # Root file systems of Debian 13 with programs that users run, whichever Debian this is. The larger half is for make test-all, too.
 SERVERS = redis-server valkey-server memcached postgresql nginx-light nats-server etcd-server etcd-client nodejs gunicorn sqlite3 python3 python3-numpy android-libboringssl supervisor cron tmux curl procps
