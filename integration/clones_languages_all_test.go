@@ -39,14 +39,33 @@ func (d *drawnBy) add(library, word, value string) {
 	}
 }
 
-// verdict says of values whether they are equal or different; "" if some are equal and others not, or if there are not as many as clones.
-func verdict(values []string, clones int) string {
-	distinct := len(slices.Compact(slices.Sorted(slices.Values(values))))
+// verdict says of what clones have drawn, each one value or several that follow each other, whether no two have a value in common ("different"), or each has one in common with the
+// clone that was restored beside it ("equal"); "" if neither, or if some have drawn nothing. Pairs are compared, since OpenSSL seeds its generators anew after a while.
+func verdict(draws []string, clones int) string {
+	if len(draws) != clones {
+		return ""
+	}
+	apart, pairs := true, 0
+	seen := map[string]bool{}
+	for pair := range slices.Chunk(draws, 2) {
+		var values [2][]string
+		for i, drawn := range pair {
+			values[i] = strings.Fields(drawn)
+			for _, value := range values[i] {
+				apart = apart && !seen[value]
+			}
+			for _, value := range values[i] {
+				seen[value] = true
+			}
+		}
+		if slices.ContainsFunc(values[0], func(value string) bool { return slices.Contains(values[1], value) }) {
+			pairs++
+		}
+	}
 	switch {
-	case len(values) != clones:
-	case distinct == 1:
+	case pairs == clones/2:
 		return "equal"
-	case distinct == clones:
+	case apart:
 		return "different"
 	}
 	return ""

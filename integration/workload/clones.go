@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -86,6 +87,15 @@ func seeded() *rand.Rand {
 	return rand.New(rand.NewChaCha8(seed))
 }
 
+// several draws values that follow each other: Go itself draws from a thread's generator now and then, so that clones are at different places of one sequence.
+func several(draw func() uint64) string {
+	var all []string
+	for range 100 {
+		all = append(all, fmt.Sprint(draw()))
+	}
+	return strings.Join(all, " ")
+}
+
 // Do draws random values, as "draw", or as "renew" when it has seeded anew what can be; or it tells the time, as "clock". The clocks' readings are nanoseconds.
 func (c *clones) Do(command string, _ []string) (map[string]any, error) {
 	switch command {
@@ -99,8 +109,8 @@ func (c *clones) Do(command string, _ []string) (map[string]any, error) {
 			_, _ = crand.Read(system[:]) // never fails
 			drawn <- map[string]any{
 				"Go crypto/rand":          hex.EncodeToString(system[:]),
-				"Go math/rand":            fmt.Sprint(mrand.Uint64()),
-				"Go math/rand/v2":         fmt.Sprint(rand.Uint64()),
+				"Go math/rand":            several(mrand.Uint64),
+				"Go math/rand/v2":         several(rand.Uint64),
 				"Go math/rand/v2.ChaCha8": fmt.Sprint(c.own.Uint64()),
 			}
 		}
