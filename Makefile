@@ -177,6 +177,10 @@ unit: fakecuda preload ## run the unit tests
 	@CGO_ENABLED=1 $(GO) test -vet=off $(TESTFLAGS) ./cmd/$(KEEPER)
 	@cd integration/forgetful; $(GO) test $(TESTFLAGS) .
 
+.PHONY: tour
+tour: deps build tools fakecuda ## run the tour of README.md and record it as integration/demo/tour.svg (as root)
+	@CRYO_RECORDING=$(CURDIR)/integration/demo/tour.svg $(GO) run ./integration/runner --tier second --run '^TestDocuments$$' --jobs 1
+
 # A module of its own, whose first build takes minutes.
 .PHONY: monitoring
 monitoring: ## test contrib/monitoring with Prometheus' own code
@@ -293,6 +297,12 @@ demo: ## snapshot a container on one host and restore it on another, with privat
 bench: deps build tools ## measure cryo beside stock containerd and CRIU; for example: make bench BENCHFLAGS='--full --json full.json'
 	@$(GO) build -o bin/bench/bench ./integration/bench $(QUIETLY)
 	@bin/bench/bench $(BENCHFLAGS)
+
+.PHONY: picture
+picture: deps build tools ## measure freezes and first answers on a machine that does nothing else, and draw integration/bench/picture.svg
+	@$(GO) build -o bin/bench/bench ./integration/bench $(QUIETLY)
+	@bin/bench/bench --cases snapshot,restore --sizes 256 --rounds 5 --json integration/bench/picture.json
+	@bin/bench/bench --merge --json integration/bench/picture.json --picture integration/bench/picture.svg integration/bench/picture.json
 
 .PHONY: bench-bundle
 bench-bundle: deps build tools ## pack what integration/bench/run needs on a machine without Go into bin/bench/bundle.tar.xz

@@ -94,8 +94,9 @@ func newStage(t *testing.T, images map[string]string) *stage {
 }
 
 // run types a document's commands one after the other. Each must succeed, and print the lines that the document shows. after is called after each command.
-func (s *stage) run(t *testing.T, document string, env []string, after func(ctx context.Context, c typed)) {
+func (s *stage) run(t *testing.T, document string, env []string, after func(ctx context.Context, c typed)) *recording {
 	t.Helper()
+	seen := new(recording)
 	all := console(t, document)
 	if len(all) < 4 {
 		t.Fatalf("%s has %d commands", document, len(all))
@@ -125,10 +126,16 @@ func (s *stage) run(t *testing.T, document string, env []string, after func(ctx 
 				t.Errorf("%s: it does not print %q", document, line)
 			}
 		}
+		text := r.Stdout + r.Stderr
+		for name, ours := range public {
+			text = strings.ReplaceAll(text, s.registry.Reference(path.Base(ours)), name)
+		}
+		seen.add(c.host, c.command, published(text, s.registry.Address, "registry.example.com"), r.Elapsed)
 		if after != nil {
 			after(t.Context(), c)
 		}
 	}
+	return seen
 }
 
 // clear removes what a document leaves.
@@ -153,7 +160,7 @@ func TestDocuments(t *testing.T) {
 	for _, document := range []string{"README.md", "contrib/examples/web-cache.md", "contrib/examples/model-server.md"} {
 		t.Run(path.Base(document), func(t *testing.T) {
 			defer s.clear(t)
-			s.run(t, document, nil, func(ctx context.Context, c typed) {
+			seen := s.run(t, document, nil, func(ctx context.Context, c typed) {
 				// As a reader would, wait until a server that was just started answers.
 				if strings.HasPrefix(c.command, "ctr run") && strings.HasSuffix(c.command, " cache") {
 					h := s.hosts[c.host]
@@ -165,6 +172,9 @@ func TestDocuments(t *testing.T) {
 					await(t, s.hosts[c.host], id)
 				}
 			})
+			if document == "README.md" {
+				seen.record(t)
+			}
 		})
 	}
 }

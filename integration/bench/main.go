@@ -23,6 +23,7 @@ import (
 // settings are the flags.
 type settings struct {
 	json     string // file
+	picture  string // file; empty: none is drawn
 	store    string // directory of the lab
 	budget   time.Duration
 	cases    []string
@@ -51,6 +52,9 @@ func main() {
 			fmt.Print(p.text())
 			err = p.write(s.json)
 		}
+		if err == nil && s.picture != "" {
+			err = p.draw(s.picture)
+		}
 	default:
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 		defer stop()
@@ -77,6 +81,7 @@ func parse() (s settings, list bool, merged []string) {
 	sizes := flag.String("sizes", quickSizes, "MiB of memory of the containers, separated by commas; with m: 70 % zero, 15 % like code, 15 % random; else all random")
 	names := flag.String("cases", "", "measure these, separated by commas (default: all)")
 	flag.StringVar(&s.json, "json", "bench.json", "file for all figures and all rounds")
+	flag.StringVar(&s.picture, "picture", "", "with --merge: draw freezes and first answers beside those of others into this file, as SVG")
 	flag.IntVar(&s.rounds, "rounds", quickRounds, "how often each is measured, in turns; starts of containers ten times as often")
 	flag.DurationVar(&s.budget, "budget", quickBudget, "begin nothing after that time; what is missing is reported as not run")
 	flag.StringVar(&s.store, "store", "", "directory of the lab: where containers, snapshots and the registry are (default: environment CRYO_LAB, or /var/tmp/cryo-lab)")
@@ -84,6 +89,10 @@ func parse() (s settings, list bool, merged []string) {
 	flag.BoolVar(&list, "list", false, "list the cases")
 	join := flag.Bool("merge", false, "make one report of those named as arguments, and write it to --json")
 	flag.Parse()
+	if s.picture != "" && !*join {
+		fmt.Fprintln(os.Stderr, "bench: --picture draws what --merge has read")
+		os.Exit(2)
+	}
 	if *join {
 		return s, false, append([]string{}, flag.Args()...)
 	}

@@ -7,13 +7,16 @@ import (
 	"time"
 )
 
+// besidePause begins what is beside the pause that a process sees with cryo.
+const besidePause = "the pause it sees with "
+
 // snapshot measures how long a container stands still, and the time until a snapshot is complete and on disk. In each round the same
 // process is dumped by bare CRIU and by cryo, and another with the same memory by ctr, each at another place in every round.
 func (b *bench) snapshot(ctx context.Context, s subject) error {
 	freeze := &figure{Case: "freeze", What: "longest pause the process sees", BesideWhat: "bare criu dump to tmpfs", Aim: aim{Ratio: 1}}
-	pause := &figure{Case: "freeze", What: "longest pause the process sees", BesideWhat: "the pause it sees with bare criu dump"}
+	pause := &figure{Case: "freeze", What: "longest pause the process sees", BesideWhat: besidePause + "bare criu dump"}
 	said := &figure{Case: "freeze", What: "what cryo reports", BesideWhat: "bare criu dump to tmpfs"}
-	stock := &figure{Case: "freeze", What: "longest pause the process sees", BesideWhat: "the pause it sees with ctr c checkpoint"}
+	stock := &figure{Case: "freeze", What: "longest pause the process sees", BesideWhat: besidePause + "ctr c checkpoint"}
 	durable := &figure{Case: "snapshot", What: "complete and durable", BesideWhat: "ctr c checkpoint --task --rw --image", Aim: aim{Ratio: 0.25}}
 	all := []*figure{freeze, pause, said, stock, durable}
 	for _, f := range all {
