@@ -118,6 +118,7 @@ func TestWithRestore(t *testing.T) {
 	}{
 		"cryo's":         {ref, cryo.RestoreOptions{}, containers.Container{Spec: spec, Runtime: containers.RuntimeInfo{Name: "io.containerd.cryo.v1"}}, "io.containerd.cryo.v1"},
 		"another's":      {ref, cryo.RestoreOptions{Signal: "SIGUSR1"}, containers.Container{Spec: spec, Runtime: containers.RuntimeInfo{Name: "io.containerd.kata.v2"}}, cryo.Runtime},
+		"a move":         {ref, cryo.RestoreOptions{Move: true}, containers.Container{Spec: spec}, cryo.Runtime},
 		"no spec":        {ref, cryo.RestoreOptions{}, containers.Container{}, ""},
 		"a file":         {"oci:/tmp/x", cryo.RestoreOptions{}, containers.Container{Spec: spec}, ""},
 		"no reference":   {"A", cryo.RestoreOptions{}, containers.Container{Spec: spec}, ""},
@@ -138,6 +139,9 @@ func TestWithRestore(t *testing.T) {
 		a := got.Annotations
 		if test.c.Runtime.Name != test.runtime || a["a"] != "b" || a["io.cryo.restore"] != ref || a["io.cryo.restore.fallback"] != "fail" || a["io.cryo.restore.signal"] != test.o.Signal {
 			t.Errorf("%s: %s, %v", name, test.c.Runtime.Name, a)
+		}
+		if want := map[bool]string{true: "move"}[test.o.Move]; a["io.cryo.restore.as"] != want {
+			t.Errorf("%s: it is restored as %q, not %q", name, a["io.cryo.restore.as"], want)
 		}
 	}
 }
