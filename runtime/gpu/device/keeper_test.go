@@ -29,13 +29,16 @@ func TestHoldZero(t *testing.T) {
 			if test.order != "" {
 				h.Order(test.order)
 			}
-			c, pieces := h.start(), h.pieces(2, 4)
-			files, err := c.Make(t.Context(), pieces)
+			owner, c, pieces := h.start(), h.start(), h.pieces(2, 4)
+			files, err := owner.Make(t.Context(), pieces)
 			if err != nil {
 				t.Fatal(err)
 			}
-			CloseAll(files)
-			if err := h.fill(c, pieces); err != nil {
+			defer CloseAll(files)
+			if err := h.fill(owner, pieces); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Hold(t.Context(), pieces, files, nil); err != nil {
 				t.Fatal(err)
 			}
 			if err := h.check(c, pieces); err != nil || h.zero != test.want {
