@@ -22,7 +22,7 @@ type Pages struct {
 	frames   map[uint64][]int32 // of each file that maps has, by address
 	maps     map[uint64]*format.Pagemap
 	ids      map[string]uint64           // of each pagemap
-	wiped    map[uint64][]format.PageRun // of each file, what is left out; see wipe
+	wiped    map[uint64][]format.PageRun // by file: the pages that a restore leaves zero; see wipe
 }
 
 // segmentAt is an open segment.

@@ -30,7 +30,7 @@ func (m *Pages) wipe(dir string) error {
 	return nil
 }
 
-// within returns the pages of runs that regions contain, ascending as runs are.
+// within returns the pages that are both in runs and in regions, in the order of runs, which is ascending.
 func within(runs []format.PageRun, regions []format.Region, pageSize int64) (found []format.PageRun) {
 	slices.SortFunc(regions, func(a, b format.Region) int { return cmp.Compare(a.Start, b.Start) })
 	for _, run := range runs {

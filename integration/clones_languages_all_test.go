@@ -15,7 +15,7 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// clonesOfEach is how many clones of each program are restored, two at once; CRYO_CLONES is another number.
+// clonesOfEach is the number of clones of each program. The test restores two at once. The variable CRYO_CLONES overrides the number.
 func clonesOfEach(t *testing.T) int {
 	if n := os.Getenv("CRYO_CLONES"); n != "" {
 		count, err := strconv.Atoi(n)

@@ -26,7 +26,7 @@ extern struct driver_calls {
 		void *stream, void **arguments, void **extra);
 } driver_calls;
 
-// on_device makes the device's context that of the thread, which may be any.
+// on_device makes the device's context the current one of the calling thread, which may be any thread.
 struct outcome on_device(const struct device *d);
 
 #endif

@@ -53,14 +53,14 @@ struct outcome memory_written(const struct device *d, int stream, uint64_t from,
 struct outcome memory_clear(const struct device *d, uint64_t to, size_t bytes);
 struct outcome memory_cleared(const struct device *d);
 
-// sum.c: keyed sums, SUMS bytes for each unit of 1 MiB, of which there are at most UNITS. memory_open_sums loads the kernel, with a key of KEY bytes, and makes STAGE bytes of memory
-// for memory_stage; where the device has no room for that, or the driver does not take the kernel, there is none, and nothing is left.
+// sum.c: keyed sums, SUMS bytes for each unit of 1 MiB, of which there are at most UNITS. memory_open_sums loads the kernel with a key of KEY bytes, and allocates STAGE bytes of device
+// memory for memory_stage. If the device has no room, or the driver refuses the kernel, memory_open_sums frees everything, and there are no sums.
 enum { SUMS = 1024, KEY = 32768 + 48, STAGE = 4 << 20 };
 void memory_open_sums(struct device *d, const char *ptx, const void *key);
 void memory_close_sums(struct device *d);
 void memory_close_stage(struct device *d);
 struct outcome memory_sums(const struct device *d, int stream, uint64_t from, unsigned units, unsigned char *sums);
-// memory_stage copies up to STAGE bytes to the host by way of the device's own memory, and sums what has been copied, by units.
+// memory_stage copies up to STAGE bytes within the device, sums each unit of that copy, and copies it to the host.
 struct outcome memory_stage(const struct device *d, int stream, void *to, uint64_t from, size_t bytes, unsigned char *sums);
 
 #endif

@@ -186,7 +186,7 @@ func (s *server) precopyZero(n int, offset, length int64) error {
 	return s.precopy.sender.Zero(s.precopy.ctx, n, offset, length)
 }
 
-// precopied waits until the receiver has taken all of what was planned, and gives the memory for copies back.
+// precopied waits until the receiver has taken all planned memory, and then frees the device memory for copies.
 func (s *server) precopied() error {
 	p := &s.precopy
 	if p.sender == nil {
@@ -205,7 +205,7 @@ func (s *server) precopied() error {
 	return err
 }
 
-// closeStages gives back the memory that was for copies.
+// closeStages frees the device memory for copies on all devices.
 func (p *precopy) closeStages() {
 	for _, piece := range p.pieces {
 		piece.device.closeStage()

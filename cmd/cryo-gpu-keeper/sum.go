@@ -27,7 +27,7 @@ var sumKernel string
 const (
 	sumSize  = C.SUMS   // of the sums of a unit, bytes
 	sumUnit  = 32 << 10 // what has a sum of its own, bytes
-	sumPass  = 4        // in each of which the key is shifted by so many words
+	sumPass  = 4        // passes, and the words by which each pass shifts the key
 	keyBytes = C.KEY
 )
 
@@ -110,7 +110,7 @@ func (d *cudaDevice) provesSums() bool {
 	return true
 }
 
-// closeStage gives back the memory for what is copied ahead.
+// closeStage frees the device memory through which Stage copies.
 func (d *cudaDevice) closeStage() { C.memory_close_stage(&d.c) }
 
 // stageBytes is how much can be copied ahead at once.

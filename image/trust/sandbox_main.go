@@ -17,7 +17,7 @@ const ReviewCommand = "review-images"
 // messages is the version of what is said to the sandbox and by it: an update may replace the program between the start of one and of the other.
 const messages = "1"
 
-// ReviewMain is the sandbox. It gives the exit status. spoken is the version of the messages that the caller speaks.
+// ReviewMain is the main function of the sandbox, and returns the exit status. spoken is the version of the messages that the caller uses.
 func ReviewMain(spoken string) int { return serve(spoken, review) }
 
 // serve confines this process, has what it is sent reviewed, and says what became of it, until there is no process to tell.

@@ -96,7 +96,7 @@ func several(draw func() uint64) string {
 	return strings.Join(all, " ")
 }
 
-// Do draws random values, as "draw", or as "renew" when it has seeded anew what can be; or it tells the time, as "clock". The clocks' readings are nanoseconds.
+// Do answers one question. "draw" returns random values; "renew" seeds the generators anew and then returns random values; "clock" returns the clocks in nanoseconds.
 func (c *clones) Do(command string, _ []string) (map[string]any, error) {
 	switch command {
 	case "renew":

@@ -19,7 +19,7 @@ type Options struct {
 	Force []string `json:"force,omitempty"`
 	// Devices tells that the holder takes device memory over a connection of its own. Without it, all device memory goes into the memory of the processes.
 	Devices bool `json:"devices,omitempty"`
-	// Precopy tells that the holder also takes device memory, over another connection, while the processes run.
+	// Precopy is true if the holder also takes device memory while the processes run, over another connection.
 	Precopy bool `json:"precopy,omitempty"`
 	// LeaveRunning tells that the holder will have the container run on: a copy of device memory comes when it does. It is advisory.
 	LeaveRunning bool `json:"leaveRunning,omitempty"`

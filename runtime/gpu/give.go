@@ -140,7 +140,7 @@ func (g *given) dial(ctx context.Context) (library.Hello, error) {
 	return g.library.Hello()
 }
 
-// awaitKeeper waits for the process that is to take memory, if it has been started. Where that could not start they go by the driver. It gives those
+// awaitKeeper waits until the keeper can take memory, if a keeper has been started. If the keeper fails, the driver saves the processes. awaitKeeper returns the processes
 // that have not ended meanwhile.
 func (e *Engine) awaitKeeper(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
 	ready := talking(e.given)

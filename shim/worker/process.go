@@ -191,7 +191,7 @@ func unexpected(m Message) error {
 	return fmt.Errorf("unexpected message from the restore process: %+v: %w", m, errdefs.ErrInternal)
 }
 
-// Files has the restore process review what of CRIU's images depends on the container's root file system, which is mounted. Errors are those of [trust.Sandbox.Files].
+// Files asks the restore process to review the part of CRIU's images that depends on the container's root file system. The root file system is mounted. Errors are those of [trust.Sandbox.Files].
 func (p *Process) Files(f Files) error {
 	late := time.AfterFunc(answerTime, p.hangUp)
 	defer late.Stop()
