@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -172,7 +173,7 @@ func (s *stopper) disown(holders, pids []int) (changed int, err error) {
 	for _, pid := range pids {
 		var done bool
 		s.do(func() { done, err = s.disownOne(pid, held) })
-		if err != nil && !over(pid) {
+		if err != nil && !ends(pid) {
 			return changed, fmt.Errorf("take inherited device files from process %d: %w", pid, err)
 		}
 		if done {
@@ -255,9 +256,17 @@ func (s *stopper) exchange(pid int, files deviceFiles) error {
 	return unix.ESRCH
 }
 
-// over reports whether a process has ended, or is ending.
-func over(pid int) bool {
-	return !slices.ContainsFunc(threads(pid), func(tid int) bool { return !dead(tid) })
+// ends reports whether a process has ended, or ends within a second. One that is killed while it stands still fails our calls (ESRCH) before the kernel marks its threads as ending: they must run first, which takes a while
+// on a machine that is busy.
+func ends(pid int) bool {
+	for deadline := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+		if !slices.ContainsFunc(threads(pid), func(tid int) bool { return !dead(tid) }) {
+			return true
+		}
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
 }
 
 // giveUp puts other things in the place of device files.
