@@ -15,4 +15,10 @@
 // iptables in rules that have no name. There, only the table of a dump whose id is known is removed.
 //
 // Source: CRIU 4.2, criu/net.c and criu/netfilter.c.
+//
+// # Fence
+//
+// This part lists a container's TCP sockets, and cuts them from the network before CRIU's lock is there and after it has gone ([Network.Sockets], [Network.Fence]). A fence is a
+// table of nftables called cryo-, which belongs to this process: the kernel removes it when the process dies, and no other program can change it. It drops packets at the
+// hooks of local sockets alone, by the addresses that the sockets have. A packet that a fence drops comes later, by TCP's own means.
 package runc
