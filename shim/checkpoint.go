@@ -162,7 +162,7 @@ func (s *service) dumpAlone(in *admission, c *container, r dumpRequest) (result 
 		},
 	}
 	if r.holder != nil {
-		request.Hold = r.holder
+		request.Hold, request.Together = r.holder, r.holder.Together
 	}
 	result, err = s.runWithHooks(ctx, in, c, request, r.holder)
 	if err == nil && request.Hold == nil && !o.Exit && ctx.Err() != nil { // the client that would take the images is gone

@@ -25,6 +25,7 @@ type model struct {
 	outgoing                  Outgoing
 	before                    func(step string) // is told of each
 	misused                   string
+	sockets                   runc.Sockets
 }
 
 func (m *model) do(step string) error {

@@ -8,6 +8,11 @@
 //	save -> freeze -> dump -> dumped (holder captures), drain -> resume: thaw, load; or kill
 //	   \________ any failure, cancelling, or a holder that is gone: thaw, load ________/
 //
+// A container that is saved in step with others ([Request.Together]) has its connections cut between the freeze and the dump, and waits there for its holder ([Holder].Held): packets reach none
+// of the containers from when all stand still until each is dumped. The connections go on when the container does.
+//
+//	freeze -> cut (connections wait to be accepted: open, thaw, freeze, cut) -> held (the others are cut, too) -> dump ... thaw, or kill -> open
+//
 // What a container has on devices is saved before the freeze and loaded after the thaw ([Devices]), since a device's driver
 // needs running processes for that. Device memory that does not go through the container's memory is sent to the holder
 // before the thaw, or while the container runs again ([Result.Pending]). A container that a stock client has paused is thawed

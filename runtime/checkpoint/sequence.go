@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/netip"
 	"time"
 
 	"github.com/containerd/log"
@@ -26,12 +28,19 @@ type Container interface {
 	Processes(ctx context.Context) ([]int, error)
 	// Dumpable refuses a container that Checkpoint would never be done with.
 	Dumpable(ctx context.Context) error
+	// Sockets lists the container's TCP sockets, Fence cuts them from the network until it is closed, and TurnAway turns further peers of listeners away.
+	Sockets(ctx context.Context) (runc.Sockets, error)
+	Fence(s runc.Sockets) (io.Closer, error)
+	TurnAway(listeners []netip.AddrPort) (io.Closer, error)
 }
 
 var _ Container = runc.Container{}
 
 // Holder keeps a dumped container frozen for as long as it needs.
 type Holder interface {
+	// Held is called, if the container is saved in step with others, when it stands still with its connections cut, and returns when it may be dumped. An error means that it shall be as
+	// before.
+	Held(ctx context.Context, h Held) error
 	// Dumped is called when the container is dumped and frozen, and returns what shall become of it. An error means Resume.
 	Dumped(ctx context.Context, d Dumped) (Decision, error)
 	// Released is called when the container has gone on, as it was decided.
@@ -52,6 +61,8 @@ type Request struct {
 	Alive func() bool
 	// Hold, unless nil, keeps the container frozen after the dump; Dump.Exit is then its decision.
 	Hold Holder
+	// Together tells that the container is saved in step with others: its connections are cut before the holder lets it be dumped, and until it goes on or has ended.
+	Together bool
 	// Devices, unless nil, are those of a container that may keep something there.
 	Devices Devices
 	// Parked tells that a checkpoint before has left the container frozen and its devices saved.
@@ -77,6 +88,11 @@ type Result struct {
 func Run(ctx context.Context, c Container, r Request) (Result, error) {
 	s := &sequence{Container: c, Request: r}
 	defer s.watch.close()
+	defer func() {
+		if err := s.open(); err != nil { // what goes on has been told of it, and what has ended does not need it
+			log.G(ctx).WithError(err).Warn("after a checkpoint")
+		}
+	}()
 	err := s.run(ctx)
 	if err != nil {
 		s.result.Pending = false
@@ -148,6 +164,7 @@ type sequence struct {
 	frozen bool      // perhaps, by this checkpoint
 	paused bool      // perhaps, by this checkpoint and before the dump: CRIU leaves it frozen
 	watch  watch
+	fences []io.Closer // keep packets from the container
 
 	outgoing Outgoing
 }
@@ -194,7 +211,14 @@ func (s *sequence) run(ctx context.Context) error {
 			return err
 		}
 	}
+	held, err := s.cut(ctx)
+	if err != nil {
+		return err
+	}
 	s.watch.prune()
+	if err := s.awaitTurn(ctx, held); err != nil {
+		return err
+	}
 	dumping := time.Now()
 	if err := s.Checkpoint(ctx, dump); err != nil {
 		if errors.Is(err, runc.ErrResidue) {
@@ -338,7 +362,7 @@ func (s *sequence) resume(ctx context.Context) error {
 	if s.Frozen {
 		s.result.Parked = s.Devices != nil
 		s.release()
-		return nil
+		return s.open()
 	}
 	if s.Hold != nil {
 		if !s.outgoing.Copied {
@@ -352,6 +376,9 @@ func (s *sequence) resume(ctx context.Context) error {
 		if err := s.thaw(ctx); err != nil {
 			return err
 		}
+	}
+	if err := s.open(); err != nil {
+		return err
 	}
 	if err := s.load(ctx); err != nil {
 		return err
@@ -384,15 +411,16 @@ func (s *sequence) undo(ctx context.Context) error {
 			return &LossError{Err: err}
 		}
 	}
+	opened := s.open()
 	if s.Alive() {
 		if err := s.load(ctx); err != nil {
-			return err
+			return errors.Join(err, opened)
 		}
 	}
 	if s.Frozen && s.Alive() {
-		return within(ctx, s.pauseAgain)
+		return errors.Join(opened, within(ctx, s.pauseAgain))
 	}
-	return nil
+	return opened
 }
 
 // pauseAgain has a container stand still that its client has paused, and that was thawed since: by this checkpoint, or where CRIU was ended.

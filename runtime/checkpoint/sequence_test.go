@@ -23,6 +23,9 @@ type fake struct {
 	pids []int
 
 	paused bool // by the client
+
+	sockets        runc.Sockets
+	unacknowledged int // how many looks at the sockets find something on its way
 }
 
 var errFake = errors.New("as ordered")

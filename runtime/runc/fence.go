@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"strings"
 
@@ -139,7 +140,7 @@ func (c Container) Sockets(ctx context.Context) (s Sockets, err error) {
 }
 
 // Fence is [Network.Fence] in the container's network.
-func (c Container) Fence(s Sockets) (f *Fence, err error) {
+func (c Container) Fence(s Sockets) (f io.Closer, err error) {
 	err = c.within(func(n *Network) (err error) {
 		f, err = n.Fence(s)
 		return err
@@ -148,7 +149,7 @@ func (c Container) Fence(s Sockets) (f *Fence, err error) {
 }
 
 // TurnAway is [Network.TurnAway] in the container's network.
-func (c Container) TurnAway(listeners []netip.AddrPort) (f *Fence, err error) {
+func (c Container) TurnAway(listeners []netip.AddrPort) (f io.Closer, err error) {
 	err = c.within(func(n *Network) (err error) {
 		f, err = n.TurnAway(listeners)
 		return err

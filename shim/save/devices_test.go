@@ -277,7 +277,7 @@ func TestGiveUp(t *testing.T) {
 				}
 			}
 		}()
-		if _, err := shim.Hold(t.Context(), worker.Hold{}); err != nil {
+		if _, err := shim.Hold(t.Context(), worker.Hold{}, nil); err != nil {
 			t.Fatal(err)
 		}
 		err := (&heldContainer{sub: &candidate{}, shim: shim}).giveUp()

@@ -31,21 +31,33 @@ const gpuUndoTime = 15 * time.Minute
 func (t *taking) hold(ctx context.Context, sub *candidate, images, work string) (*heldContainer, checkpoint.Dumped, error) {
 	h := &heldContainer{sub: sub, shim: t.shim}
 	sub.asked = true
+	refused := false // by another container that was to be saved in step with it
+	var held func(context.Context, checkpoint.Held) error
+	if t.Held != nil {
+		held = func(ctx context.Context, _ checkpoint.Held) error {
+			err := t.Held(ctx)
+			refused = err != nil
+			return err
+		}
+	}
 	dumped, err := t.shim.Hold(ctx, worker.Hold{
 		Images: images, Work: work, TCPEstablished: t.TCPEstablished, FileLocks: t.FileLocks, ExternalUnixSockets: t.ExternalUnixSockets,
 		SkipLock: criu.AtLeast(sub.config.Host.CRIU, criu.ForSockets),
 		Options: checkpoint.Options{
 			GPUTimeout: t.GPUTimeout.Seconds(), Force: t.Force, Devices: t.GPUEngine != image.DriverEngine, Precopy: t.GPUEngine != image.DriverEngine, KeeperOnly: t.GPUEngine == image.KeeperEngine, LeaveRunning: t.LeaveRunning,
 		},
-	})
+	}, held)
 	if err == nil {
 		return h, dumped, nil
 	}
-	if ctx.Err() == nil {
+	if ctx.Err() == nil && !refused && failure.Rule(err) != worker.TogetherRule {
 		return nil, dumped, h.explain(err)
 	}
 	if undone := h.undo(); isLost(undone) {
 		return nil, dumped, undone
+	}
+	if ctx.Err() == nil {
+		return nil, dumped, err
 	}
 	return nil, dumped, context.Cause(ctx)
 }

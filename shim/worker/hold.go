@@ -20,15 +20,22 @@ import (
 //	checkpoint process: hold                                  decision, or undo
 //	shim:                     streams ... dumped                                   released ... ended
 //
+// If it is together with others, there is a step more before the dump:
+//
+//	checkpoint process: hold             proceed, or undo
+//	shim:                    ... held                     ... dumped
+//
 // The shim may say ended at any time, with the reason. Undo may come at any time, after which the container is as it was.
 type Hold struct {
-	Images              string             `json:"images"` // empty directory for CRIU's images
-	Work                string             `json:"work"`   // CRIU's work directory
-	TCPEstablished      bool               `json:"tcpEstablished,omitempty"`
-	FileLocks           bool               `json:"fileLocks,omitempty"`
-	ExternalUnixSockets bool               `json:"externalUnixSockets,omitempty"`
-	SkipLock            bool               `json:"skipLock,omitempty"` // packets may reach the container while it is dumped: see [criu.SkipLock]
-	Options             checkpoint.Options `json:"options"`
+	Images              string `json:"images"` // empty directory for CRIU's images
+	Work                string `json:"work"`   // CRIU's work directory
+	TCPEstablished      bool   `json:"tcpEstablished,omitempty"`
+	FileLocks           bool   `json:"fileLocks,omitempty"`
+	ExternalUnixSockets bool   `json:"externalUnixSockets,omitempty"`
+	SkipLock            bool   `json:"skipLock,omitempty"` // packets may reach the container while it is dumped: see [criu.SkipLock]
+	// Together has the container saved in step with others: it stands still with its connections cut, which Held reports, and is dumped when the process lets it proceed.
+	Together bool               `json:"together,omitempty"`
+	Options  checkpoint.Options `json:"options"`
 }
 
 // stream is what a connection is for that the shim makes. The checkpoint process's end comes with the message.
@@ -49,6 +56,7 @@ type Holder struct {
 	Hold
 
 	process  *Process
+	proceed  chan struct{}
 	decided  chan checkpoint.Decision
 	cancel   context.CancelCauseFunc // of the dump
 	released bool                    // the process knows what became of the container
@@ -118,6 +126,19 @@ func (h *Holder) connect(m Message, kind int) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("reach the checkpoint process for %s: %w: %w", m.Stream, err, errdefs.ErrUnavailable), unix.Close(pair[0]))
 	}
 	return os.NewFile(uintptr(pair[0]), string(m.Stream)), nil
+}
+
+// Held implements [checkpoint.Holder]. A process that is gone is an error, and so the container goes on.
+func (h *Holder) Held(ctx context.Context, held checkpoint.Held) error {
+	if err := h.process.channel.Send(Message{Held: &held}); err != nil {
+		return fmt.Errorf("tell the checkpoint process: %w", err)
+	}
+	select {
+	case <-h.proceed:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Dumped implements [checkpoint.Holder]. A process that is gone is an error, and so the container resumes.
@@ -202,7 +223,7 @@ func (p *Process) take(ctx context.Context, dump Dump) (_ *Taken, warnings []str
 				return nil, nil, died(last.result, last.err)
 			case m.Hold != nil && h == nil:
 				held, cancel := context.WithCancelCause(context.WithoutCancel(ctx)) // the process undoes it
-				h = &Holder{Hold: *m.Hold, process: p, decided: make(chan checkpoint.Decision, 1), cancel: cancel}
+				h = &Holder{Hold: *m.Hold, process: p, proceed: make(chan struct{}, 1), decided: make(chan checkpoint.Decision, 1), cancel: cancel}
 				go func(h *Holder) {
 					defer cancel(nil)
 					var e end
@@ -212,11 +233,13 @@ func (p *Process) take(ctx context.Context, dump Dump) (_ *Taken, warnings []str
 					h.end(e.result, e.err)
 					over <- e
 				}(h)
+			case m.Proceed && h != nil && len(h.proceed) == 0:
+				h.proceed <- struct{}{}
 			case m.Decision != "" && h != nil && len(h.decided) == 0:
 				h.decided <- m.Decision
 			case m.Undo && h != nil:
 				h.cancel(errUndo)
-			case m.Decision != "" || m.Undo: // it has ended meanwhile
+			case m.Decision != "" || m.Undo || m.Proceed: // it has ended meanwhile
 			case m.Failed != nil:
 				await(errUndo)
 				return nil, m.Warnings, m.Failed

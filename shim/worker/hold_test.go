@@ -72,7 +72,7 @@ func TestHold(t *testing.T) {
 			d, err := h.Dumped(ctx, checkpoint.Dumped{DumpSeconds: 1.5})
 			return checkpoint.Result{Freeze: 2 * time.Second, Killed: d == checkpoint.Kill}, err
 		})
-		dumped, err := c.shim.Hold(t.Context(), Hold{Images: "a"})
+		dumped, err := c.shim.Hold(t.Context(), Hold{Images: "a"}, nil)
 		if err != nil || dumped.DumpSeconds != 1.5 {
 			t.Fatalf("got %+v, %v", dumped, err)
 		}
@@ -93,7 +93,7 @@ func TestHold(t *testing.T) {
 func TestHoldRefused(t *testing.T) {
 	for _, seconds := range []float64{-1, 1e9} {
 		c := takes(t, t.Context(), func(context.Context, *Holder) (checkpoint.Result, error) { panic("it is dumped") })
-		if _, err := c.shim.Hold(t.Context(), Hold{Options: checkpoint.Options{GPUTimeout: seconds}}); !errdefs.IsInvalidArgument(err) {
+		if _, err := c.shim.Hold(t.Context(), Hold{Options: checkpoint.Options{GPUTimeout: seconds}}, nil); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("got %v", err)
 		}
 		if err := c.ends(t, Message{Failed: failure.New(errdefs.ErrNotFound, "", "x")}); !errdefs.IsNotFound(err) {
@@ -121,7 +121,7 @@ func TestHoldDevices(t *testing.T) {
 		}
 		return checkpoint.Result{}, nil
 	})
-	dumped, err := c.shim.Hold(t.Context(), Hold{Options: checkpoint.Options{Devices: true}})
+	dumped, err := c.shim.Hold(t.Context(), Hold{Options: checkpoint.Options{Devices: true}}, nil)
 	if err != nil || !dumped.Devices || !dumped.DevicesPending {
 		t.Fatalf("got %+v, %v", dumped, err)
 	}
@@ -168,7 +168,7 @@ func TestHoldUndone(t *testing.T) {
 			return checkpoint.Result{}, failed(err)
 		}
 		c := takes(t, t.Context(), dump)
-		if _, err := c.shim.Hold(t.Context(), Hold{}); err != nil {
+		if _, err := c.shim.Hold(t.Context(), Hold{}, nil); err != nil {
 			t.Fatal(err)
 		}
 		c.shim.Undo()
@@ -180,7 +180,7 @@ func TestHoldUndone(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 		c = takes(t, t.Context(), dump)
-		if _, err := c.shim.Hold(t.Context(), Hold{}); err != nil {
+		if _, err := c.shim.Hold(t.Context(), Hold{}, nil); err != nil {
 			t.Fatal(err)
 		}
 		_ = c.v.channel.CutOff()
@@ -196,7 +196,7 @@ func TestHoldDied(t *testing.T) {
 		d, err := h.Dumped(ctx, checkpoint.Dumped{})
 		return checkpoint.Result{Killed: d == checkpoint.Kill}, err
 	})
-	if _, err := c.shim.Hold(t.Context(), Hold{}); err != nil {
+	if _, err := c.shim.Hold(t.Context(), Hold{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.shim.Decide(t.Context(), checkpoint.Kill); err != nil {
@@ -233,7 +233,7 @@ func TestHoldCalledOff(t *testing.T) {
 	off := make(chan error, 1)
 	shim := newShim(v, func(err error) { off <- err }, false)
 	other.Close()
-	if _, err := shim.Hold(t.Context(), Hold{}); !errdefs.IsUnavailable(err) || !shim.Silent() || !errors.Is(<-off, errNoShim) {
+	if _, err := shim.Hold(t.Context(), Hold{}, nil); !errdefs.IsUnavailable(err) || !shim.Silent() || !errors.Is(<-off, errNoShim) {
 		t.Errorf("got %v", err)
 	}
 }

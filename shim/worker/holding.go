@@ -47,6 +47,7 @@ type Shim struct {
 	v        *Conversation
 	streams  map[stream]chan *net.UnixConn
 	planned  *record.GPU // what comes over the stream precopy; to be read when that has come
+	held     chan checkpoint.Held
 	dumped   chan checkpoint.Dumped
 	released chan checkpoint.Released
 	ended    chan struct{} // closed when the checkpoint has ended
@@ -56,7 +57,7 @@ type Shim struct {
 
 // newShim begins to hear what the shim says. callOff is called when no client waits any more; see [Shim.listen].
 func newShim(v *Conversation, callOff func(error), ordering bool) *Shim {
-	s := &Shim{v: v, dumped: make(chan checkpoint.Dumped, 1), released: make(chan checkpoint.Released, 1), ended: make(chan struct{}), streams: map[stream]chan *net.UnixConn{}}
+	s := &Shim{v: v, held: make(chan checkpoint.Held, 1), dumped: make(chan checkpoint.Dumped, 1), released: make(chan checkpoint.Released, 1), ended: make(chan struct{}), streams: map[stream]chan *net.UnixConn{}}
 	for _, of := range []stream{pagesStream, precopyStream, devicesStream} {
 		s.streams[of] = make(chan *net.UnixConn, 1)
 	}
@@ -73,6 +74,8 @@ func (s *Shim) listen(callOff func(error), ordering bool) {
 			if err := s.take(m); err != nil {
 				s.v.Tell(Message{Undo: true})
 			}
+		case m.Held != nil && len(s.held) == 0:
+			s.held <- *m.Held
 		case m.Dumped != nil && len(s.dumped) == 0:
 			s.dumped <- *m.Dumped
 		case m.Released != nil && len(s.released) == 0:
@@ -137,8 +140,17 @@ func (s *Shim) take(m Message) error {
 }
 
 // Hold has the container dumped and held, and waits until it is. The container stands still from before then until [Shim.Decide]. The error is the shim's, or that of ctx; see [Shim.Undo].
-func (s *Shim) Hold(ctx context.Context, h Hold) (checkpoint.Dumped, error) {
+//
+// With held, the container is saved in step with others ([Hold.Together]): held is called when the container stands still and its connections are cut, and the container is dumped when
+// held has returned without an error. With an error, Hold has it undone, and returns that error. The context of held ends when the shim has ended the checkpoint.
+func (s *Shim) Hold(ctx context.Context, h Hold, held func(context.Context, checkpoint.Held) error) (checkpoint.Dumped, error) {
+	h.Together = held != nil
 	s.v.Tell(Message{Hold: &h})
+	if held != nil {
+		if err := s.inStep(ctx, held); err != nil {
+			return checkpoint.Dumped{}, err
+		}
+	}
 	select {
 	case d := <-s.dumped:
 		return d, nil
@@ -147,6 +159,44 @@ func (s *Shim) Hold(ctx context.Context, h Hold) (checkpoint.Dumped, error) {
 	case <-ctx.Done():
 		return checkpoint.Dumped{}, context.Cause(ctx)
 	}
+}
+
+// TogetherRule is the rule of the error of a shim that does not know how to save a container in step with others.
+const TogetherRule = "group-shim"
+
+// inStep waits until the container stands still with its connections cut, calls held, and lets the shim proceed.
+func (s *Shim) inStep(ctx context.Context, held func(context.Context, checkpoint.Held) error) error {
+	var h checkpoint.Held
+	select {
+	case h = <-s.held:
+	case <-s.dumped:
+		s.Undo()
+		return failure.New(errdefs.ErrFailedPrecondition, "start the container anew, or restore it from a snapshot: it then has the shim of this release",
+			"%s: the container's shim is of an earlier build, and cannot save it in step with others", TogetherRule).By(TogetherRule)
+	case <-s.ended:
+		return s.reason()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	waiting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-s.ended:
+			cancel(s.reason())
+		case <-waiting.Done():
+		}
+	}()
+	err := held(waiting, h)
+	switch {
+	case s.hasEnded():
+		return s.reason()
+	case err != nil:
+		s.Undo()
+		return err
+	}
+	s.v.Tell(Message{Proceed: true})
+	return nil
 }
 
 // Pages waits for the connection over which CRIU sends pages; there may never be one. It is called beside Hold.

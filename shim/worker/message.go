@@ -81,7 +81,8 @@ func Named(annotations map[string]string, container string) string {
 }
 
 // protocol is the version of the messages. The shim of a pod starts the process of the release that is installed by then, so the process speaks the version before as well,
-// but for a checkpoint: in version 7, the checkpoint process asked containerd for a second checkpoint, and its shim met it at a socket.
+// but for a checkpoint: in version 7, the checkpoint process asked containerd for a second checkpoint, and its shim met it at a socket. A shim of version 8 that does not know
+// [Hold.Together] yet dumps without reporting Held, which the process refuses.
 const previous = 7
 
 // Request says what is to be restored, or of what a snapshot is taken.
@@ -269,13 +270,15 @@ type Message struct {
 	// The checkpoint process has the container held, and decides what becomes of it. Its last message has one of Taken and Failed.
 	Hold     *Hold               `json:"hold,omitempty"`
 	Decision checkpoint.Decision `json:"decision,omitempty"`
-	Undo     bool                `json:"undo,omitempty"` // instead of a decision: there will be no snapshot
+	Proceed  bool                `json:"proceed,omitempty"` // the answer to Held: the container may be dumped
+	Undo     bool                `json:"undo,omitempty"`    // instead of Proceed or a decision: there will be no snapshot
 	Taken    *Taken              `json:"taken,omitempty"`
 	Warnings []string            `json:"warnings,omitempty"` // of a checkpoint
 
 	// The shim's, of a container that is held; see [Hold].
 	Stream   stream               `json:"stream,omitempty"`  // with the process's end of a connection
 	Planned  *record.GPU          `json:"planned,omitempty"` // of the stream precopy: what comes
+	Held     *checkpoint.Held     `json:"held,omitempty"`    // of a container that is saved in step with others
 	Dumped   *checkpoint.Dumped   `json:"dumped,omitempty"`
 	Released *checkpoint.Released `json:"released,omitempty"`
 	Ended    bool                 `json:"ended,omitempty"`   // the checkpoint has ended; Failed is why it has failed
