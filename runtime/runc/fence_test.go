@@ -53,11 +53,13 @@ func (p place) here(do func() error) {
 	}
 }
 
-// listen listens in the network, by the kernel's calls: package net would accept at once.
+// listen listens in the network, without Multipath TCP.
 func (p place) listen(network, address string) (l net.Listener) {
 	p.Helper()
 	p.here(func() (err error) {
-		l, err = net.Listen(network, address)
+		var plain net.ListenConfig
+		plain.SetMultipathTCP(false)
+		l, err = plain.Listen(p.Context(), network, address)
 		return err
 	})
 	p.Cleanup(func() { l.Close() })
