@@ -2,18 +2,14 @@ package runc
 
 import (
 	"bufio"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -171,7 +167,7 @@ func arrives(t *testing.T, to net.Conn, within time.Duration) bool {
 }
 
 const (
-	cutTime   = 300 * time.Millisecond // in which no byte comes
+	cutTime   = 100 * time.Millisecond // in which no byte comes
 	aliveTime = 10 * time.Second       // in which one must, on a busy machine too
 )
 
@@ -307,125 +303,6 @@ func TestFenceLoopback(t *testing.T) {
 	}
 	if !arrives(t, client, aliveTime) || !arrives(t, server, aliveTime) {
 		t.Error("packets do not pass when the fence is gone")
-	}
-}
-
-// TestFenceStream cuts a stream of numbers again and again: none is lost, and none comes twice.
-func TestFenceStream(t *testing.T) {
-	a, b := places(t)
-	l := b.listen("tcp", "10.9.0.2:7000")
-	client := a.dial("tcp", "10.9.0.2:7000")
-	server := accept(t, l)
-	var sent, read atomic.Uint64
-	var stop atomic.Bool
-	var all sync.WaitGroup
-	all.Go(func() {
-		defer client.Close()
-		w := bufio.NewWriter(client)
-		for ; !stop.Load(); sent.Add(1) {
-			if err := binary.Write(w, binary.BigEndian, sent.Load()); err != nil {
-				t.Errorf("write: %v", err)
-				return
-			}
-		}
-		if err := w.Flush(); err != nil {
-			t.Errorf("write: %v", err)
-		}
-	})
-	all.Go(func() {
-		r := bufio.NewReader(server)
-		for {
-			var number uint64
-			switch err := binary.Read(r, binary.BigEndian, &number); {
-			case errors.Is(err, io.EOF):
-				return
-			case err != nil:
-				t.Errorf("read: %v", err)
-				return
-			case number != read.Load():
-				t.Errorf("number %d comes where %d should", number, read.Load())
-				return
-			}
-			read.Add(1)
-		}
-	})
-	for _, length := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
-		for end, p := range map[string]place{"sender": a, "receiver": b} {
-			began := time.Now()
-			f, err := p.network.Fence(p.sockets())
-			if err != nil {
-				t.Fatal(err)
-			}
-			cutting := time.Since(began)
-			time.Sleep(5 * time.Millisecond) // what the receiver has in its buffer
-			for before := read.Load(); ; before = read.Load() {
-				if time.Sleep(10 * time.Millisecond); before == read.Load() {
-					break
-				}
-			}
-			before := read.Load()
-			time.Sleep(length)
-			if now := read.Load(); now != before {
-				t.Errorf("%d numbers pass the fence", now-before)
-			}
-			held := time.Since(began)
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
-			}
-			closed := time.Now()
-			for read.Load() == before {
-				if time.Since(closed) > time.Minute {
-					t.Fatal("the stream does not go on")
-				}
-				time.Sleep(time.Millisecond)
-			}
-			t.Logf("at the %s: cut within %s, for %s; the stream went on after %s", end, cutting, held, time.Since(closed))
-			time.Sleep(50 * time.Millisecond)
-		}
-	}
-	stop.Store(true)
-	all.Wait()
-	if sent.Load() != read.Load() {
-		t.Errorf("%d numbers were sent, %d have come", sent.Load(), read.Load())
-	}
-}
-
-// TestFenceQuiet: a connection on which all was acknowledged before the fence goes on at once when it is gone.
-func TestFenceQuiet(t *testing.T) {
-	a, b := places(t)
-	l := b.listen("tcp", "10.9.0.2:7000")
-	client := a.dial("tcp", "10.9.0.2:7000")
-	server := accept(t, l)
-	if !passes(t, client, server, aliveTime) {
-		t.Fatal("nothing passes")
-	}
-	for deadline := time.Now().Add(aliveTime); a.sockets().Unacknowledged > 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("a byte that has come stays unacknowledged")
-		}
-	}
-	both := []*Fence{}
-	for _, p := range []place{a, b} {
-		f, err := p.network.Fence(p.sockets())
-		if err != nil {
-			t.Fatal(err)
-		}
-		both = append(both, f)
-	}
-	time.Sleep(time.Second)
-	for _, f := range both {
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	closed := time.Now()
-	if !passes(t, client, server, aliveTime) {
-		t.Fatal("nothing passes")
-	}
-	if took := time.Since(closed); took > 100*time.Millisecond {
-		t.Errorf("it took %s until a byte came", took)
-	} else {
-		t.Logf("a byte came after %s", took)
 	}
 }
 
