@@ -15,9 +15,18 @@ type Network struct {
 
 // OpenNetwork finds the network of the container with the first process pid.
 func OpenNetwork(pid int) (*Network, error) {
-	file, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	n, err := OpenNetworkAt(fmt.Sprintf("/proc/%d/ns/net", pid))
 	if err != nil {
 		return nil, fmt.Errorf("find the network of process %d: %w", pid, err)
+	}
+	return n, nil
+}
+
+// OpenNetworkAt opens the network namespace at path.
+func OpenNetworkAt(path string) (*Network, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("open the network namespace: %w", err)
 	}
 	own, errOwn := os.Stat("/proc/self/ns/net")
 	its, errIts := file.Stat()

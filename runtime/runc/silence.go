@@ -24,11 +24,16 @@ const repairOff = -1
 // Silence makes the TCP connections of a frozen container end without a word to their peers when it is killed, so that
 // they can go on elsewhere. It puts them into repair mode, as CRIU does (https://criu.org/TCP_connection). If it fails,
 // connections are as before.
-func (c Container) Silence(ctx context.Context) (err error) {
+func (c Container) Silence(ctx context.Context) error {
 	pids, err := c.Processes(ctx)
 	if err != nil {
 		return err
 	}
+	return SilenceProcesses(pids)
+}
+
+// SilenceProcesses is [Container.Silence] for processes that runc does not know yet, or does not know any more. None of them runs.
+func SilenceProcesses(pids []int) (err error) {
 	var silent []int
 	defer func() {
 		for _, fd := range silent {
@@ -47,6 +52,29 @@ func (c Container) Silence(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// Probe asks the peers of TCP connections of processes for the room that they have: a connection that was cut while a peer had none goes on at once, and not when a timer of the kernel's has run down, which grows
+// with the time for which it was cut. The processes may run. The first error is returned when all is done.
+func Probe(pids []int) (err error) {
+	seen := map[string]bool{}
+	for _, pid := range pids {
+		failed := connections(pid, seen, func(socket int) (bool, error) {
+			// The end of repair mode sends the probe, also if the connection was not in that mode, and clears SO_REUSEADDR. Source: Linux 6.18, net/ipv4/tcp.c, do_tcp_setsockopt.
+			reuse, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR)
+			if err == nil {
+				err = unix.SetsockoptInt(socket, unix.SOL_TCP, unix.TCP_REPAIR, 0)
+			}
+			if err == nil {
+				err = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, reuse)
+			}
+			return false, err
+		})
+		if failed != nil && err == nil {
+			err = fmt.Errorf("probe the connections of process %d: %w", pid, failed)
+		}
+	}
+	return err
 }
 
 // silence returns copies of the connections of a process that it has put into repair mode. Sockets in seen are left alone.
