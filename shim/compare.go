@@ -11,6 +11,15 @@ import (
 // compare compares the container that CRIU has restored, and that does not run yet, with what it was granted: by its specification, and by the user who restores it. Its GPUs must fit.
 // Then the restore process has the last word.
 func (c *container) compare(init, criu int) error {
+	err := c.permit(init, criu)
+	if err != nil {
+		c.silence(init)
+	}
+	return err
+}
+
+// permit returns why the container may not run; nil: it may. From then on packets reach a member of a group: CRIU has made its sockets by now, and the kernel answers for them.
+func (c *container) permit(init, criu int) error {
 	spec, err := c.bundle.spec()
 	if err != nil {
 		return err
@@ -26,10 +35,23 @@ func (c *container) compare(init, criu int) error {
 	if err := c.tellChanges(init, spec); err != nil {
 		return err
 	}
-	if err := c.process.Commit(); err != nil {
+	if err := c.renewHosts(spec); err != nil {
 		return err
 	}
-	return c.freezeRestored(init)
+	if err := c.commit(); err != nil {
+		return err
+	}
+	if err := c.freezeRestored(init); err != nil {
+		return err
+	}
+	if c.prepared.Together == nil {
+		return nil
+	}
+	if err := c.lowerFence(); err != nil {
+		return err
+	}
+	c.probe(guard.ProcessesOf(init))
+	return nil
 }
 
 // rootfs is where the container's root file system is.

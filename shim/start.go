@@ -106,6 +106,7 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 	next = filling
 	c.runs(ctx)
 	go s.tellRestored(context.WithoutCancel(ctx), c)
+	go c.probeAgain(context.WithoutCancel(ctx))
 	return answer, nil
 }
 
@@ -245,7 +246,11 @@ func (s *service) restore(in *admission, c *container, r *taskAPI.StartRequest) 
 			warn(ctx, "remove the cgroup of a restore", claim.End())
 		}
 	}()
-	relay, err := guard.Listen(c.bundle.dir, c.compare)
+	if err := c.raiseFence(); err != nil {
+		return nil, notRestored(r.ID, err)
+	}
+	defer func() { warn(ctx, "let packets reach the network of a restore that has failed", c.lowerFence()) }()
+	relay, err := guard.Listen(c.bundle.dir, c.fenceOwn, c.compare)
 	if err != nil {
 		return nil, notRestored(r.ID, err)
 	}
@@ -331,13 +336,17 @@ func (c *container) leftovers() (criu.Leftovers, error) {
 	return criu.FindLeftovers(c.restore, sources)
 }
 
-// adaptImages has CRIU leave alone what is not the container's: in namespaces that it joins, which are its pod's, and the login of the user who started it on another host.
+// adaptImages has CRIU leave alone what is not the container's: in namespaces that it joins, which are its pod's, and the login of the user who started it on another host. The sockets of a member of a group
+// get the addresses that the members have now.
 func (c *container) adaptImages() error {
 	spec, err := c.bundle.spec()
 	if err != nil {
 		return err
 	}
 	if err := criu.ForgetLogin(c.restore); err != nil {
+		return err
+	}
+	if err := c.readdress(); err != nil {
 		return err
 	}
 	if path, _ := criu.NamespaceIn(spec, specs.UTSNamespace); path != "" {

@@ -32,6 +32,9 @@ func (c *container) tellChanges(init int, spec *specs.Spec) error {
 			gpus = append(gpus, worker.Change{Was: p.Old, Is: p.New})
 		}
 	}
+	if c.prepared.Together != nil {
+		changes.Members = c.prepared.Together.Members
+	}
 	changes.Complete(addresses, gpus)
 	if c.asks() {
 		if err := changes.Write(c.bundle.rootfs(spec), spec); err != nil {

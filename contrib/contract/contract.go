@@ -75,6 +75,10 @@ type Changes struct {
 	GPUs             []struct{ Was, Is string }
 	Environment      map[string]*string
 	Annotations      map[string]*string
+	Members          []struct { // of the group with which the program was restored in step; none: it was restored alone
+		Name    string
+		Was, Is []string // IP addresses
+	}
 }
 
 // Open makes the control directory and the FIFO in it, removes what an earlier process has left, and opens the FIFO. It returns nil where the environment names no directory.

@@ -25,10 +25,14 @@ const socketName = "criu.sock"
 // ComparisonFunc looks at a restored container before it runs: the id of its first process, and that of CRIU.
 type ComparisonFunc func(init, criu int) error
 
+// NetworkFunc is called when a container has a network namespace of its own, before its network and its sockets are made. first is its first process.
+type NetworkFunc func(first int) error
+
 // Relay is what passes on what runc and CRIU say to each other in a restore.
 type Relay struct {
 	bundle   string
 	listener *channel.Listener
+	made     NetworkFunc // nil: nothing is done
 	check    ComparisonFunc
 	maker    *maker
 	done     chan struct{}
@@ -39,8 +43,8 @@ type Relay struct {
 }
 
 // Listen waits for the restore of the container with this bundle. The caller closes it.
-func Listen(bundle string, check ComparisonFunc) (*Relay, error) {
-	r := &Relay{bundle: bundle, check: check, done: make(chan struct{})}
+func Listen(bundle string, made NetworkFunc, check ComparisonFunc) (*Relay, error) {
+	r := &Relay{bundle: bundle, made: made, check: check, done: make(chan struct{})}
 	if err := os.Remove(filepath.Join(bundle, socketName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listen for CRIU: %w", err)
 	}
@@ -161,7 +165,11 @@ func (r *Relay) network(first int) error {
 	if !slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace && n.Path == "" }) {
 		return nil
 	}
-	return criu.InNamespace(unix.CLONE_NEWNET, fmt.Sprintf("/proc/%d/ns/net", first), loopback)
+	err = criu.InNamespace(unix.CLONE_NEWNET, fmt.Sprintf("/proc/%d/ns/net", first), loopback)
+	if err == nil && r.made != nil {
+		err = r.made(first)
+	}
+	return err
 }
 
 // look asks whether the container may run, and ends it and CRIU where it may not. CRIU has it stopped, and would let it go, also when it is killed itself: so what it

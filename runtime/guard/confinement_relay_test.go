@@ -104,14 +104,18 @@ func bundleOf(t *testing.T, namespaces string) (bundle string) {
 	return bundle
 }
 
-// TestRelayNetwork has the loopback device set up in a network of the container's own, and in no other.
+// TestRelayNetwork has the loopback device set up in a network of the container's own, and in no other, and the shim hears of that one before CRIU goes on.
 func TestRelayNetwork(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root may enter namespaces")
 	}
 	for namespaces, want := range map[string]bool{`{"type": "pid"}, {"type": "network"}`: true, `{"type": "network", "path": "/run/netns/x"}`: false, `{"type": "pid"}`: false} {
 		bundle := bundleOf(t, namespaces)
-		r, err := Listen(bundle, nil)
+		var made int
+		r, err := Listen(bundle, func(first int) error {
+			made = first
+			return nil
+		}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -132,6 +136,9 @@ func TestRelayNetwork(t *testing.T) {
 		if err := errors.Join(err, r.Close(), container.Process.Kill()); err != nil {
 			t.Error(err)
 		}
+		if (made == container.Process.Pid) != want || made != 0 && !want {
+			t.Errorf("with the namespaces %s the network of process %d is made, and the container's is %d", namespaces, made, container.Process.Pid)
+		}
 		_ = container.Wait() // it was killed
 	}
 }
@@ -139,7 +146,7 @@ func TestRelayNetwork(t *testing.T) {
 func TestRelayPasses(t *testing.T) {
 	bundle := bundleOf(t, "")
 	var asked int
-	r, err := Listen(bundle, func(init, _ int) error {
+	r, err := Listen(bundle, nil, func(init, _ int) error {
 		asked = init
 		return nil
 	})
@@ -210,7 +217,7 @@ func TestRelayStranger(t *testing.T) {
 	}
 	defer func() { _ = unix.Kill(stranger, unix.SIGKILL) }()
 	bundle := bundleOf(t, "")
-	r, err := Listen(bundle, func(int, int) error { return errors.New("refused") })
+	r, err := Listen(bundle, nil, func(int, int) error { return errors.New("refused") })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,7 +237,7 @@ func TestRelayStranger(t *testing.T) {
 // TestRelayUnasked has a CRIU that says that it is through, and has not said that it was about to let the container run.
 func TestRelayUnasked(t *testing.T) {
 	bundle := t.TempDir()
-	r, err := Listen(bundle, func(int, int) error { return errors.New("asked") })
+	r, err := Listen(bundle, nil, func(int, int) error { return errors.New("asked") })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +256,7 @@ func TestRelayUnasked(t *testing.T) {
 }
 
 func TestRelayUnused(t *testing.T) {
-	r, err := Listen(t.TempDir(), nil)
+	r, err := Listen(t.TempDir(), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -288,6 +288,7 @@ func (v *serving) attend(ctx context.Context, shim *worker.Conversation) error {
 	shim.Tell(worker.Message{Prepared: &worker.Prepared{
 		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: allowed,
 		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(), Changes: v.changes(),
+		Etc: EtcDir(v.config.Root, v.request.Address, v.request.Namespace, v.request.ID),
 	}})
 	placing, end := context.WithCancelCause(ctx)
 	var memory errgroup.Group

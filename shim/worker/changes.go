@@ -51,6 +51,8 @@ type Changes struct {
 	// Environment are the variables of the container that differ from those of the snapshot's, with their values; null: it has none of this name. Annotations likewise.
 	Environment map[string]*string `json:"environment"`
 	Annotations map[string]*string `json:"annotations"`
+	// Members are those of the group with which the container was restored in step, itself included; absent: it was restored alone.
+	Members []Member `json:"members,omitempty"`
 }
 
 // Change is a value in the snapshot's container, and in the restored one.

@@ -229,6 +229,10 @@ type Prepared struct {
 	Root    string `json:"root"` // of the store
 	// Changes are what the program learns, without what only the shim knows. nil: unknown.
 	Changes *Changes `json:"changes,omitempty"`
+	// Together is there for a member of a group; nil: the container is restored alone.
+	Together *Together `json:"together,omitempty"`
+	// Etc is the directory where cryo makes the container's files of /etc, such as hosts; see package restore. Its files need not exist.
+	Etc string `json:"etc,omitempty"`
 }
 
 // Origin says of which snapshot CRIU's images are, and has what it is judged by.
@@ -257,6 +261,7 @@ type Message struct {
 	// The shim's.
 	Files   *Files      `json:"files,omitempty"`   // the root file system is mounted: may CRIU restore the open files?
 	Commit  bool        `json:"commit,omitempty"`  // the container is about to run: may it?
+	Fenced  bool        `json:"fenced,omitempty"`  // with Commit: the shim has followed Together, as one of an earlier build does not
 	Running *gpu.Loaded `json:"running,omitempty"` // it runs
 	Fill    *Fill       `json:"fill,omitempty"`
 	Load    bool        `json:"load,omitempty"` // load memory of GPUs; with ends of the channel and the connection of which package worker speaks

@@ -35,12 +35,16 @@ const (
 	answerTime         = 5 * time.Minute
 )
 
+// togetherTime is how long the process of a member of a group may take to answer whether the container may run: it waits until all members are ready.
+const togetherTime = 10 * time.Minute
+
 // Process is a restore process as the shim sees it. It ends by itself when all memory is in place and in the local store, and it ends when the shim does.
 type Process struct {
 	said     chan Message // the process's messages; closed when it has hung up
 	channel  *channel.Channel
 	command  *exec.Cmd
 	patience time.Duration // how long it may take to undo what it did
+	together bool          // it restores a member of a group
 	ended    chan struct{} // closed when the process has ended
 	closing  sync.Once
 	work     string // its working directory; empty: not known
@@ -150,6 +154,7 @@ func (p *Process) prepare(ctx context.Context) (*Process, *Prepared, error) {
 		return nil, nil, err
 	}
 	p.work = filepath.Dir(answer.Prepared.Work)
+	p.together = answer.Prepared.Together != nil
 	return p, answer.Prepared, nil
 }
 
@@ -202,14 +207,18 @@ func (p *Process) Files(f Files) error {
 	return err
 }
 
-// Commit asks the restore process whether the container may run: the client may have cancelled the restore. A nil Process permits it.
+// Commit asks the restore process whether the container may run: the client may have cancelled the restore. The process of a member of a group answers when all members are ready. A nil Process permits it.
 func (p *Process) Commit() error {
 	if p == nil {
 		return nil
 	}
-	late := time.AfterFunc(answerTime, p.hangUp)
+	patience := answerTime
+	if p.together {
+		patience = togetherTime
+	}
+	late := time.AfterFunc(patience, p.hangUp)
 	defer late.Stop()
-	answer, err := p.ask(Message{Commit: true})
+	answer, err := p.ask(Message{Commit: true, Fenced: p.together})
 	if err == nil && !answer.Committed {
 		err = unexpected(answer)
 	}
