@@ -52,16 +52,12 @@ func (d *differ) dir(name, upper, lower string) error {
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		fi, err := e.Info()
-		if err != nil {
-			return fmt.Errorf("read rootfs: %w", err)
-		}
-		below, err := lstat(lower, e.Name())
+	for _, fi := range entries {
+		below, err := lstat(lower, fi.Name())
 		if err != nil {
 			return err
 		}
-		if err := d.entry(join(name, e.Name()), filepath.Join(upper, e.Name()), fi, lower, below); err != nil {
+		if err := d.entry(join(name, fi.Name()), filepath.Join(upper, fi.Name()), fi, lower, below); err != nil {
 			return err
 		}
 	}
@@ -135,12 +131,8 @@ func (d *differ) tree(name, path string) error {
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		fi, err := e.Info()
-		if err != nil {
-			return fmt.Errorf("read rootfs: %w", err)
-		}
-		name, path := join(name, e.Name()), filepath.Join(path, e.Name())
+	for _, fi := range entries {
+		name, path := join(name, fi.Name()), filepath.Join(path, fi.Name())
 		if fi.Mode()&os.ModeSocket != 0 {
 			continue
 		}
@@ -175,17 +167,13 @@ func anyMoved(ctx context.Context, dir string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	for _, e := range entries {
-		fi, err := e.Info()
-		if err != nil {
-			return false, fmt.Errorf("read rootfs: %w", err)
-		}
-		path := filepath.Join(dir, e.Name())
+	for _, fi := range entries {
+		path := filepath.Join(dir, fi.Name())
 		mark, err := readMark(path, fi)
 		if err != nil || mark.moved {
 			return mark.moved, err
 		}
-		if !e.IsDir() {
+		if !fi.IsDir() {
 			continue
 		}
 		if moved, err := anyMoved(ctx, path); err != nil || moved {
@@ -203,7 +191,7 @@ func (d *differ) close() error {
 }
 
 // listSorted lists a directory by name.
-func listSorted(ctx context.Context, path string) ([]os.DirEntry, error) {
+func listSorted(ctx context.Context, path string) ([]os.FileInfo, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -211,7 +199,13 @@ func listSorted(ctx context.Context, path string) ([]os.DirEntry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read rootfs: %w", err)
 	}
-	return entries, nil
+	all := make([]os.FileInfo, len(entries))
+	for i, e := range entries {
+		if all[i], err = e.Info(); err != nil {
+			return nil, fmt.Errorf("read rootfs: %w", err)
+		}
+	}
+	return all, nil
 }
 
 // lstat looks for an entry of a directory below; nil if there is none.
