@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -66,12 +65,8 @@ func (e *Engine) precopy(ctx context.Context, fresh []cudaProcess) ([]cudaProces
 	switch {
 	case err != nil:
 		log.G(ctx).WithError(err).Warn("copy device memory while its processes run; it is copied while they stand still")
-		if err := e.afresh(ctx, fresh); err != nil {
+		if fresh, err = e.afresh(ctx, fresh); err != nil {
 			return nil, err
-		}
-		if e.keeper == nil {
-			fresh = e.present(fresh)
-			return fresh, e.remaining(fresh)
 		}
 	case begun:
 		for n, piece := range p.pieces {
@@ -250,29 +245,26 @@ func (p *precopying) say(ctx context.Context, e *Engine) error {
 	return nil
 }
 
-// afresh starts another keeper, and talks anew to processes that may have hung up.
-func (e *Engine) afresh(ctx context.Context, fresh []cudaProcess) error {
+// afresh starts another keeper, and talks anew to processes that may have hung up. It returns those that have not ended meanwhile. If no keeper can take memory, the driver saves them.
+func (e *Engine) afresh(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
 	_ = e.keeper.Kill() // it may have ended
 	_ = e.keeper.Close()
 	e.keeper = nil
-	var devices []string
 	for _, g := range talking(e.given) {
-		devices = append(devices, g.uuids()...)
 		if _, err := g.library.Hello(); err == nil {
 			continue
 		}
 		g.hangUp()
 		if _, err := g.dial(ctx); err != nil && !e.hasEnded(ctx, g) {
-			return err
+			return nil, err
 		}
 	}
-	k, err := openKeeper(ctx, slices.Compact(slices.Sorted(slices.Values(devices))))
-	if err == nil {
-		if err = k.Ready(ctx); err == nil {
-			e.keeper = k
-			return nil
-		}
-		_ = k.Close()
+	if err := e.startKeeper(ctx, fresh); err != nil {
+		return nil, err
 	}
-	return e.leaveAll(ctx, fresh, err)
+	if e.keeper == nil { // it has not started, or all that would hand memory over have ended
+		fresh = e.present(fresh)
+		return fresh, e.remaining(fresh)
+	}
+	return e.awaitKeeper(ctx, fresh)
 }
