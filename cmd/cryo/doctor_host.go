@@ -36,6 +36,11 @@ func checkConfig(_ context.Context, p *patient) []Diagnosis {
 				"[restore.policy] allows %s, and [trust] has no key for it: no container is restored from there by its image or annotation", repository)...)
 		}
 	}
+	if p.Config.Restore.ShareMemory {
+		if err := guard.SharingSupported(p.root); err != nil {
+			all = append(all, found("shared memory", worry, failure.Hint(err), "[restore] has share-memory = true, and restored containers share nothing: %v", err)...)
+		}
+	}
 	return all
 }
 

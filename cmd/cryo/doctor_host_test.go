@@ -16,3 +16,16 @@ func TestCheckConfig(t *testing.T) {
 		t.Errorf("it finds %+v", all)
 	}
 }
+
+// TestCheckSharing: a host whose restored containers shall share memory, and whose kernel does not look for equal memory, is a worry.
+func TestCheckSharing(t *testing.T) {
+	root := t.TempDir()
+	for _, share := range []bool{false, true} {
+		c := config.Default()
+		c.Restore.ShareMemory = share
+		all := checkConfig(t.Context(), &patient{doctorOptions: doctorOptions{Config: c}, root: root})
+		if worried := len(all) == 2 && all[1].Name == "shared memory" && all[1].Status == worry && all[1].Mend != ""; worried != share || len(all) > 2 {
+			t.Errorf("share-memory = %v: it finds %+v", share, all)
+		}
+	}
+}

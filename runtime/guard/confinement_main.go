@@ -48,7 +48,11 @@ func confine(args []string) error {
 	if err != nil || request.GetType() != rpc.CriuReqType_RESTORE {
 		return err
 	}
-	if err := os.Setenv(NodesVariable, filepath.Join(filepath.Dir(request.GetOpts().GetConfigFile()), nodesSocket)); err != nil || !confines {
+	bundle := filepath.Dir(request.GetOpts().GetConfigFile())
+	if err := shareAsDecided(bundle); err != nil {
+		return err
+	}
+	if err := os.Setenv(NodesVariable, filepath.Join(bundle, nodesSocket)); err != nil || !confines {
 		return err
 	}
 	if _, err := receive(0); err != nil {

@@ -21,6 +21,8 @@
 // CRIU may mount, and so could make file systems of the host's anew, or a read-only mount writable. Before the program becomes CRIU, it reads what CRIU would mount, make and unlink
 // (criu.CheckWrites), and ends if that is outside of the container. It gives up the capabilities that CRIU does not need, and joins a session keyring of the container's.
 //
+// Where the shim has decided so ([ShareMemory]), the program also asks the kernel to share equal memory of the processes that CRIU makes.
+//
 // What it does not keep CRIU from: the kernel's own calls, as root with the capabilities that are left, and files of other processes by way of /proc/PID/root.
 //
 // # Comparison

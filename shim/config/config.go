@@ -93,6 +93,8 @@ type Restore struct {
 	// RegistryTimeout, in seconds, is how long a container that runs waits for memory that is still to be pulled while the registry brings nothing. Then it is ended.
 	// Default 3600.
 	RegistryTimeout int64 `toml:"registry-timeout"`
+	// ShareMemory has restored containers share equal memory with each other, by the kernel's search for equal pages. By the time of a write a container can then find out whether another has a page like its own.
+	ShareMemory bool `toml:"share-memory"`
 	// Policy says what containers may be restored from by their image or annotation.
 	Policy Policy `toml:"policy"`
 }

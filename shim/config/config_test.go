@@ -66,7 +66,7 @@ func TestLoad(t *testing.T) {
 		ok         bool
 	}{
 		{"empty", "", true},
-		{"all", "root = '/r'\ncriu = '/x/criu'\n[dump]\nghost-limit = 1\ntimeout = 5\nnetwork-lock = 'skip'\n[restore]\nlazy = false\nfill-rate = 100\ntimeout = 600\n[prewarm]\ndisk = 1\ngpu = 40960\n[gpu]\ntimeout = 3\ncdi = ['/etc/cdi']\nengine = 'keeper'\n", true},
+		{"all", "root = '/r'\ncriu = '/x/criu'\n[dump]\nghost-limit = 1\ntimeout = 5\nnetwork-lock = 'skip'\n[restore]\nlazy = false\nfill-rate = 100\ntimeout = 600\nshare-memory = true\n[prewarm]\ndisk = 1\ngpu = 40960\n[gpu]\ntimeout = 3\ncdi = ['/etc/cdi']\nengine = 'keeper'\n", true},
 		{"unknown key", "rot = '/r'\n", false},
 		{"unknown key in a table", "[dump]\nghostlimit = 1\n", false},
 		{"not TOML", "{", false},

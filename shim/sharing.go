@@ -1,0 +1,31 @@
+package shim
+
+import (
+	"context"
+	"errors"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/guard"
+)
+
+// shareMemory has the processes of a container that is to be restored share equal memory with other restored containers, if the configuration wants that, and else has them share none, whatever the snapshot's did.
+// Without the kernel's help the container is restored all the same.
+func (s *service) shareMemory(ctx context.Context, c *container) error {
+	share := s.config.Restore.ShareMemory
+	if share {
+		if err := guard.SharingSupported("/"); err != nil {
+			log.G(ctx).WithError(err).WithField("id", c.request.ID).WithField("hint", failure.Hint(err)).Warn("a restored container shares no memory with others")
+			share = !errors.Is(err, errdefs.ErrNotImplemented)
+		}
+	}
+	if !share {
+		if err := criu.ForgetSharing(c.restore); err != nil {
+			return err
+		}
+	}
+	return guard.ShareMemory(c.bundle.dir, share)
+}
