@@ -17,7 +17,8 @@ void sleep_ms(unsigned ms)
 {
 	struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
 
-	while (nanosleep(&t, &t))
+	// A sleep of no time takes as long as the kernel's timers are coarse, and every call of the driver comes by here.
+	while (ms && nanosleep(&t, &t))
 		;
 }
 
