@@ -12,7 +12,9 @@ import (
 )
 
 func TestForgetLogin(t *testing.T) {
-	for name, login := range map[string]*uint32{"of a person": new(uint32(1000)), "none": new(uint32(noLogin)), "not recorded": nil} {
+	for name, logins := range map[string][2]*uint32{
+		"of a person": {new(uint32(1000)), new(uint32(1000))}, "none": {new(uint32(noLogin)), new(uint32(noLogin))}, "not recorded": {}, "of the container's sshd": {new(uint32(noLogin)), new(uint32(0))},
+	} {
 		dir := t.TempDir()
 		write := func(file string, records ...proto.Message) {
 			image := []byte("magicnum")
@@ -27,7 +29,7 @@ func TestForgetLogin(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		entry := func() *criu_core.CoreEntry {
+		entry := func(login *uint32) *criu_core.CoreEntry {
 			mtype := criu_core.CoreEntry_X86_64
 			return &criu_core.CoreEntry{Mtype: &mtype, Tc: &criu_core.TaskCoreEntry{
 				TaskState: new(uint32(1)), ExitCode: new(uint32(0)), Personality: new(uint32(0)), Flags: new(uint32(0)), BlkSigset: new(uint64(0)), Comm: new("x"), Loginuid: login,
@@ -37,8 +39,8 @@ func TestForgetLogin(t *testing.T) {
 			return &pstree.PstreeEntry{Pid: &pid, Ppid: new(uint32(0)), Pgid: &pid, Sid: &pid, Threads: []uint32{pid}}
 		}
 		write("pstree.img", process(7), process(8))
-		write("core-7.img", entry())
-		write("core-8.img", entry())
+		write("core-7.img", entry(logins[0]))
+		write("core-8.img", entry(logins[1]))
 		if err := ForgetLogin(dir); err != nil {
 			t.Fatal(err)
 		}
