@@ -141,6 +141,13 @@ func ParseRunnable(ref string, d ocispec.Descriptor, data []byte) (snapshot ocis
 	if i.MediaType != "" && i.MediaType != d.MediaType {
 		return snapshot, nil, corrupt("it says to be %.80q", i.MediaType)
 	}
+	if i.ArtifactType == image.GroupType {
+		g, err := image.ParseGroup(data)
+		if err == nil {
+			err = g.NotOne(ref)
+		}
+		return snapshot, nil, err
+	}
 	if len(i.Manifests) > MaxEntries {
 		return snapshot, nil, corrupt("%d entries, at most %d are allowed", len(i.Manifests), MaxEntries)
 	}
