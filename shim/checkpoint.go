@@ -162,7 +162,7 @@ func (s *service) dumpAlone(in *admission, c *container, r dumpRequest) (result 
 		},
 	}
 	if r.holder != nil {
-		request.Hold, request.Together = r.holder, r.holder.Together
+		request.Hold, request.Together, request.Others = r.holder, r.holder.Together, r.holder.Others
 	}
 	result, err = s.runWithHooks(ctx, in, c, request, r.holder)
 	if err == nil && request.Hold == nil && !o.Exit && ctx.Err() != nil { // the client that would take the images is gone

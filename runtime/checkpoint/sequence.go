@@ -63,6 +63,8 @@ type Request struct {
 	Hold Holder
 	// Together tells that the container is saved in step with others: its connections are cut before the holder lets it be dumped, and until it goes on or has ended.
 	Together bool
+	// Others are the addresses of those others.
+	Others []netip.Addr
 	// Devices, unless nil, are those of a container that may keep something there.
 	Devices Devices
 	// Parked tells that a checkpoint before has left the container frozen and its devices saved.
@@ -372,13 +374,14 @@ func (s *sequence) resume(ctx context.Context) error {
 		}
 		s.result.Pending = s.outgoing.Copied
 	}
+	// Before the thaw: the kernel would drop what the processes send, and send it again 200 ms later.
+	if err := s.open(); err != nil {
+		return err
+	}
 	if s.paused {
 		if err := s.thaw(ctx); err != nil {
 			return err
 		}
-	}
-	if err := s.open(); err != nil {
-		return err
 	}
 	if err := s.load(ctx); err != nil {
 		return err
@@ -406,12 +409,12 @@ func (s *sequence) drain(ctx context.Context) error {
 // undo makes the container what it was before: running with its devices, or paused if the client had paused it.
 func (s *sequence) undo(ctx context.Context) error {
 	s.result.Parked = s.Parked
+	opened := s.open()
 	if s.frozen {
 		if err := s.thaw(ctx); err != nil { // it can neither run nor be brought to
-			return &LossError{Err: err}
+			return &LossError{Err: errors.Join(err, opened)}
 		}
 	}
-	opened := s.open()
 	if s.Alive() {
 		if err := s.load(ctx); err != nil {
 			return errors.Join(err, opened)

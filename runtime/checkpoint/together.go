@@ -16,19 +16,25 @@ import (
 	"github.com/cryo-project/cryo/runtime/runc"
 )
 
-// ArrivingRule is the rule of the error of a container that is to be saved in step with others, and whose program does not accept the connections that wait for it.
-const ArrivingRule = "group-arriving"
+// Rules of the errors of a container that is to be saved in step with others.
+const (
+	ArrivingRule = "group-arriving" // its program does not accept the connections that wait for it
+	ClosingRule  = "group-closing"  // its program has closed a connection to one of the others, which has not taken the last data
+)
 
 // How the connections of a container are cut that is saved in step with others.
 const (
 	settleTime = 50 * time.Millisecond // how long its connections may take until all that was sent is acknowledged
+	closeTime  = time.Second           // and until others have taken the last data of connections that its program has closed
 	lookTime   = 2 * time.Millisecond  // between two looks at that
 	arriveMost = 10                    // how many times it stands still, until no connection waits to be accepted
 	acceptTime = 5 * time.Millisecond  // how long its program runs in between to accept them, times how many times it has been tried
 )
 
-// Held describes a container that stands still, with its connections cut, before it is dumped.
+// Held describes a container that stands still before it is dumped.
 type Held struct {
+	// Cut tells that its connections are cut. Before, it waits until all others stand still: what is on its way between them arrives meanwhile, since their kernels still answer.
+	Cut         bool              `json:"cut,omitempty"`
 	Frozen      time.Time         `json:"frozen"` // since when it stands still
 	Connections []runc.Connection `json:"connections,omitempty"`
 	Listeners   []netip.AddrPort  `json:"listeners,omitempty"`
@@ -47,6 +53,9 @@ func (s *sequence) cut(ctx context.Context) (h Held, err error) {
 	if s.Hold == nil {
 		return h, failure.New(errdefs.ErrInvalidArgument, "take its snapshot with cryo checkpoint", "a plain dump cannot be in step with others")
 	}
+	if err := s.awaitTurn(ctx, Held{Frozen: s.start}); err != nil {
+		return h, err
+	}
 	for try := 1; ; try++ {
 		sockets, err := s.settle(ctx, try == 1)
 		if err != nil {
@@ -60,8 +69,11 @@ func (s *sequence) cut(ctx context.Context) (h Held, err error) {
 			return h, err
 		}
 		waiting := slices.Concat(sockets.Waiting, sockets.Arriving)
+		if lost := s.toOthers(sockets.Closing); len(lost) > 0 {
+			return h, closing(lost)
+		}
 		if len(waiting) == 0 {
-			return Held{Frozen: s.start, Connections: sockets.Connections, Listeners: sockets.Listeners, Closing: sockets.Closing, Unacknowledged: sockets.Unacknowledged}, nil
+			return Held{Cut: true, Frozen: s.start, Connections: sockets.Connections, Listeners: sockets.Listeners, Closing: sockets.Closing, Unacknowledged: sockets.Unacknowledged}, nil
 		}
 		if why := s.standsStill(); why != "" || try == arriveMost {
 			return h, arriving(waiting, why)
@@ -72,10 +84,21 @@ func (s *sequence) cut(ctx context.Context) (h Held, err error) {
 	}
 }
 
+// toOthers returns the connections to containers that are saved in step with this one.
+func (s *sequence) toOthers(all []runc.Connection) (found []runc.Connection) {
+	for _, c := range all {
+		if slices.Contains(s.Others, c.Remote.Addr()) {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
 // settle waits a moment until peers have acknowledged what the container has sent, and connections that are about to be made are there. Later, what is sent again would come
 // after ever longer times. first tells that no fence is there yet that turns further peers away.
 func (s *sequence) settle(ctx context.Context, first bool) (runc.Sockets, error) {
-	for deadline := time.Now().Add(settleTime); ; {
+	began := time.Now()
+	for {
 		sockets, err := s.Sockets(ctx)
 		if err != nil {
 			return sockets, err
@@ -87,7 +110,8 @@ func (s *sequence) settle(ctx context.Context, first bool) (runc.Sockets, error)
 			first = false
 			continue // a connection may have come before
 		}
-		if sockets.Unacknowledged+len(sockets.Arriving) == 0 || time.Now().After(deadline) {
+		closing := len(s.toOthers(sockets.Closing))
+		if sockets.Unacknowledged+len(sockets.Arriving)+closing == 0 || time.Since(began) > settleTime && closing == 0 || time.Since(began) > closeTime {
 			return sockets, nil
 		}
 		select {
@@ -138,21 +162,32 @@ func (s *sequence) accept(ctx context.Context, run time.Duration) error {
 	return s.pause(ctx)
 }
 
-// arriving returns the error of a container with connections that its program does not accept. why is the end of a sentence, or empty.
-func arriving(waiting []runc.Connection, why string) error {
+// named names the first of some connections. between is a word between their two ends.
+func named(all []runc.Connection, between string) string {
 	const most = 3
-	var from []string
-	for _, c := range waiting[:min(most, len(waiting))] {
-		from = append(from, fmt.Sprintf("%s from %s", c.Local, c.Remote))
+	var names []string
+	for _, c := range all[:min(most, len(all))] {
+		names = append(names, fmt.Sprintf("%s %s %s", c.Local, between, c.Remote))
 	}
-	if more := len(waiting) - len(from); more > 0 {
-		from = append(from, fmt.Sprintf("and %d more", more))
+	if more := len(all) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
 	}
-	return failure.New(errdefs.ErrUnavailable, "take the snapshots when the program accepts connections; see which wait: ss -tl in the container's network, column Recv-Q",
-		"%s: %d connections wait that the program has not accepted, and a snapshot would lose (%s)%s", ArrivingRule, len(waiting), strings.Join(from, ", "), why).By(ArrivingRule)
+	return strings.Join(names, ", ")
 }
 
-// awaitTurn waits until the holder lets the container be dumped.
+// closing returns the error of a container with connections that its program has closed, and whose last data no other container has taken.
+func closing(lost []runc.Connection) error {
+	return failure.New(errdefs.ErrUnavailable, "take the snapshots again; if that fails again, see why the other end does not read (ss -t in the container's network, column Send-Q)",
+		"%s: the program has closed %d connections to others of its group, which have not taken the last data, and a snapshot would lose that (%s)", ClosingRule, len(lost), named(lost, "to")).By(ClosingRule)
+}
+
+// arriving returns the error of a container with connections that its program does not accept. why is the end of a sentence, or empty.
+func arriving(waiting []runc.Connection, why string) error {
+	return failure.New(errdefs.ErrUnavailable, "take the snapshots when the program accepts connections; see which wait: ss -tl in the container's network, column Recv-Q",
+		"%s: %d connections wait that the program has not accepted, and a snapshot would lose (%s)%s", ArrivingRule, len(waiting), named(waiting, "from"), why).By(ArrivingRule)
+}
+
+// awaitTurn waits until the holder lets the container's connections be cut, or the container be dumped.
 func (s *sequence) awaitTurn(ctx context.Context, h Held) error {
 	if !s.Together {
 		return nil

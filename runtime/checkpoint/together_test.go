@@ -60,18 +60,26 @@ func (f *fake) look() (runc.Sockets, error) {
 	return s, nil
 }
 
-func (h holder) Held(ctx context.Context, _ Held) error {
-	if err := h.f.do("wait"); err != nil {
+// named returns what a holder's step is called: it waits for its turn, and then with its connections cut.
+func (h Held) named() string {
+	if h.Cut {
+		return "wait"
+	}
+	return "turn"
+}
+
+func (h holder) Held(ctx context.Context, held Held) error {
+	if err := h.f.do(held.named()); err != nil {
 		return err
 	}
 	return context.Cause(ctx)
 }
 
-func (h modelHolder) Held(ctx context.Context, _ Held) error {
+func (h modelHolder) Held(ctx context.Context, held Held) error {
 	if !h.m.frozen {
 		h.m.misused = "waits while running"
 	}
-	if err := h.m.do("wait"); err != nil {
+	if err := h.m.do(held.named()); err != nil {
 		return err
 	}
 	return context.Cause(ctx)
@@ -90,11 +98,18 @@ func listens(waiting int) runc.Sockets {
 	return s
 }
 
+// closes returns the sockets of a container that has closed a connection, of which the peer has not taken the last data.
+func closes(to string) runc.Sockets {
+	s := listens(0)
+	s.Closing = []runc.Connection{{Local: s.Listeners[0], Remote: netip.MustParseAddrPort(to)}}
+	return s
+}
+
 // TestTogether has a container saved in step with others: whatever fails, its connections go on, and it runs as before.
 func TestTogether(t *testing.T) {
 	watchShortly(t)
-	const plain = "pause, gate, fence, wait, dump, held, thaw, open fence, open gate"
-	again := "pause, gate, fence, open fence, thaw, pause, fence, open fence, thaw, pause, fence, wait, dump, held, thaw, open fence, open gate"
+	const plain = "pause, turn, gate, fence, wait, dump, held, open fence, open gate, thaw"
+	again := "pause, turn, gate, fence, open fence, thaw, pause, fence, open fence, thaw, pause, fence, wait, dump, held, open fence, open gate, thaw"
 	for name, test := range map[string]struct {
 		fail     string
 		frozen   bool
@@ -105,22 +120,25 @@ func TestTogether(t *testing.T) {
 		err      bool
 	}{
 		"goes on":                    {sockets: listens(0), want: plain},
-		"ends":                       {sockets: listens(0), decision: Kill, want: "pause, gate, fence, wait, dump, held, silence, kill, open fence, open gate"},
-		"listens to nothing":         {want: "pause, fence, wait, dump, held, thaw, open fence"},
-		"paused before":              {sockets: listens(0), frozen: true, want: "gate, fence, wait, dump, held, open fence, open gate"},
+		"ends":                       {sockets: listens(0), decision: Kill, want: "pause, turn, gate, fence, wait, dump, held, silence, kill, open fence, open gate"},
+		"listens to nothing":         {want: "pause, turn, fence, wait, dump, held, open fence, thaw"},
+		"paused before":              {sockets: listens(0), frozen: true, want: "turn, gate, fence, wait, dump, held, open fence, open gate"},
 		"accepts":                    {sockets: listens(2), want: again},
-		"paused before, with a peer": {sockets: listens(1), frozen: true, want: "gate, fence, open fence, open gate", rule: ArrivingRule, err: true},
+		"paused before, with a peer": {sockets: listens(1), frozen: true, want: "turn, gate, fence, open fence, open gate", rule: ArrivingRule, err: true},
 		"accepts nothing":            {sockets: listens(arriveMost), rule: ArrivingRule, err: true},
-		"not listed":                 {fail: "look", want: "pause, thaw", err: true},
-		"not turned away":            {fail: "gate", sockets: listens(0), want: "pause, gate, thaw", err: true},
-		"not cut":                    {fail: "fence", sockets: listens(0), want: "pause, gate, fence, thaw, open gate", err: true},
-		"not opened to accept":       {fail: "open fence", sockets: listens(1), want: "pause, gate, fence, open fence, thaw, open gate", err: true},
+		"not listed":                 {fail: "look", want: "pause, turn, thaw", err: true},
+		"not turned away":            {fail: "gate", sockets: listens(0), want: "pause, turn, gate, thaw", err: true},
+		"not cut":                    {fail: "fence", sockets: listens(0), want: "pause, turn, gate, fence, open gate, thaw", err: true},
+		"not opened to accept":       {fail: "open fence", sockets: listens(1), want: "pause, turn, gate, fence, open fence, open gate, thaw", err: true},
 		"not opened":                 {fail: "open fence", sockets: listens(0), want: plain, err: true},
-		"wait fails":                 {fail: "wait", sockets: listens(0), want: "pause, gate, fence, wait, thaw, open fence, open gate", err: true},
-		"dump fails":                 {fail: "dump", sockets: listens(0), want: "pause, gate, fence, wait, dump, thaw, open fence, open gate", err: true},
-		"not held":                   {fail: "held", sockets: listens(0), want: "pause, gate, fence, wait, dump, held, thaw, open fence, open gate", err: true},
-		"not silenced":               {fail: "silence", sockets: listens(0), decision: Kill, want: "pause, gate, fence, wait, dump, held, silence, thaw, open fence, open gate", err: true},
-		"not killed":                 {fail: "kill", sockets: listens(0), decision: Kill, want: "pause, gate, fence, wait, dump, held, silence, kill, thaw, open fence, open gate", err: true},
+		"turn fails":                 {fail: "turn", sockets: listens(0), want: "pause, turn, thaw", err: true},
+		"closes to another":          {sockets: closes("10.0.0.2:1000"), want: "pause, turn, gate, fence, open fence, open gate, thaw", rule: ClosingRule, err: true},
+		"closes to a stranger":       {sockets: closes("10.0.0.3:1000"), want: plain},
+		"wait fails":                 {fail: "wait", sockets: listens(0), want: "pause, turn, gate, fence, wait, open fence, open gate, thaw", err: true},
+		"dump fails":                 {fail: "dump", sockets: listens(0), want: "pause, turn, gate, fence, wait, dump, open fence, open gate, thaw", err: true},
+		"not held":                   {fail: "held", sockets: listens(0), want: "pause, turn, gate, fence, wait, dump, held, open fence, open gate, thaw", err: true},
+		"not silenced":               {fail: "silence", sockets: listens(0), decision: Kill, want: "pause, turn, gate, fence, wait, dump, held, silence, open fence, open gate, thaw", err: true},
+		"not killed":                 {fail: "kill", sockets: listens(0), decision: Kill, want: "pause, turn, gate, fence, wait, dump, held, silence, kill, open fence, open gate, thaw", err: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if test.decision == "" {
@@ -131,7 +149,7 @@ func TestTogether(t *testing.T) {
 			if test.fail == "held" {
 				h.err = errFake
 			}
-			r := Request{ID: "c", Frozen: test.frozen, Together: true, Hold: h, Alive: func() bool { return true }, Dump: runc.Dump{Images: t.TempDir(), TCPEstablished: true}}
+			r := Request{ID: "c", Frozen: test.frozen, Together: true, Others: []netip.Addr{netip.MustParseAddr("10.0.0.2")}, Hold: h, Alive: func() bool { return true }, Dump: runc.Dump{Images: t.TempDir(), TCPEstablished: true}}
 			_, err := Run(t.Context(), f, r)
 			if did := strings.Join(f.did, ", "); test.want != "" && did != test.want {
 				t.Errorf("did %s, want %s", did, test.want)
@@ -167,7 +185,7 @@ func TestTogetherPatience(t *testing.T) {
 	f := &fake{sockets: listens(0)}
 	r := Request{ID: "c", Together: true, Alive: func() bool { return true }, Hold: lazy{holder{f: f}}, Dump: runc.Dump{Images: t.TempDir(), Patience: 50 * time.Millisecond}}
 	_, err := Run(t.Context(), f, r)
-	if did := strings.Join(f.did, ", "); did != "pause, gate, fence, wait, thaw, open fence, open gate" || !errors.Is(err, context.DeadlineExceeded) {
+	if did := strings.Join(f.did, ", "); did != "pause, turn, gate, fence, wait, open fence, open gate, thaw" || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("did %s, %v", did, err)
 	}
 }
@@ -175,7 +193,10 @@ func TestTogetherPatience(t *testing.T) {
 // lazy is a holder that never lets its container be dumped.
 type lazy struct{ holder }
 
-func (h lazy) Held(ctx context.Context, _ Held) error {
+func (h lazy) Held(ctx context.Context, held Held) error {
+	if !held.Cut {
+		return h.holder.Held(ctx, held)
+	}
 	<-ctx.Done()
 	return errors.Join(h.f.do("wait"), context.Cause(ctx))
 }
@@ -195,7 +216,7 @@ func TestTogetherPlain(t *testing.T) {
 func TestTogetherDevices(t *testing.T) {
 	watchShortly(t)
 	thawTime = time.Microsecond
-	const steps = "save record pause yield look gate look fence look wait dump held stop thaw open fence open gate load"
+	const steps = "save record pause yield turn look gate look fence look wait dump held open fence open gate stop thaw load"
 	run := func(t *testing.T, m *model) error {
 		t.Helper()
 		ctx, cancel := context.WithCancel(t.Context())

@@ -38,6 +38,8 @@ type Command struct {
 	Namespace   string // of containerd
 	Address     string // of containerd's socket
 	Choices     worker.Choices
+	// Place returns what the container, with the specification spec, has to know of the group that it is a member of. It is called before the container is made. If it is nil, the container is no member.
+	Place func(ctx context.Context, spec *specs.Spec) (*worker.Together, error)
 	// Debug receives each line that the restore process logs for debugging. If it is nil, the process logs none.
 	Debug func(line string)
 
@@ -188,6 +190,11 @@ func (m *making) restore(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	request.Order.Report = m.work.Dir
+	if m.Place != nil {
+		if request.Order.Together, err = m.Place(ctx, m.plan.Spec); err != nil {
+			return nil, err
+		}
+	}
 	if err := m.make(ctx, o.Registry); err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // Hooks are functions that a checkpoint or restore calls while it is at work. Each may be nil.
@@ -23,9 +24,11 @@ type Hooks struct {
 	WaitsFor func(activity string, why func() string)
 	// Warn prints what a user should know, Say what is being done.
 	Warn, Say func(format string, args ...any)
+	// Step is called at each step of a member of a group, and returns when the member may go on. An error undoes the work. If it is nil, the container is no member.
+	Step func(ctx context.Context, at worker.Reached) (worker.Permission, error)
 }
 
-// OrNobody returns the hooks, with an empty function for each that is nil. Progress may stay nil.
+// OrNobody returns the hooks, with an empty function for each that is nil. Progress and Step may stay nil.
 func (h Hooks) OrNobody() Hooks {
 	if h.Ended == nil {
 		h.Ended = func(string) {}
@@ -40,6 +43,14 @@ func (h Hooks) OrNobody() Hooks {
 		h.Say = func(string, ...any) {}
 	}
 	return h
+}
+
+// Pass passes a step. A container that is no member of a group passes all.
+func (h Hooks) Pass(ctx context.Context, at worker.Reached) (worker.Permission, error) {
+	if h.Step == nil {
+		return worker.Permission{}, nil
+	}
+	return h.Step(ctx, at)
 }
 
 // JobError is the error of a checkpoint or restore that failed as a whole or in part. It says in which state the container is. Its kind is [failure.ErrLost] if the

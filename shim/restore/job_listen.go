@@ -69,6 +69,9 @@ func (l *Listener[R]) accept() {
 				break
 			}
 			channel.Close(fds) // it sends none
+			if n.Step != nil {
+				go l.step(c, *n.Step) // which may wait for other hosts
+			}
 			l.note(n)
 		}
 		l.set(func() {
@@ -151,6 +154,18 @@ func (l *Listener[R]) pass(n worker.News) {
 		l.hooks.Say("%s", n.Saying)
 	case n.Log != "" && l.debug != nil:
 		l.debug(n.Log)
+	}
+}
+
+// step has the process wait at a step until the hook has returned. An error of the hook calls the work off.
+func (l *Listener[R]) step(from *channel.Channel, at worker.Reached) {
+	permission, err := l.hooks.Pass(context.Background(), at)
+	if err == nil {
+		permission.Step = at.Step
+		err = from.Send(permission)
+	}
+	if err != nil {
+		l.CallOff()
 	}
 }
 

@@ -287,7 +287,7 @@ func (v *serving) attend(ctx context.Context, shim *worker.Conversation) error {
 	}
 	shim.Tell(worker.Message{Prepared: &worker.Prepared{
 		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: allowed,
-		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(), Changes: v.changes(),
+		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(), Changes: v.changes(), Together: v.together(),
 		Etc: EtcDir(v.config.Root, v.request.Address, v.request.Namespace, v.request.ID),
 	}})
 	placing, end := context.WithCancelCause(ctx)
@@ -329,7 +329,7 @@ func (v *serving) attend(ctx context.Context, shim *worker.Conversation) error {
 			shim.Tell(answer)
 		case m.Commit:
 			answer := worker.Message{Committed: true}
-			if err := v.mayRun(ctx); err != nil {
+			if err := v.mayRun(ctx, m.Fenced); err != nil {
 				answer = worker.Message{Failed: failure.Of(err)}
 			}
 			shim.Tell(answer)
@@ -346,6 +346,14 @@ func (v *serving) attend(ctx context.Context, shim *worker.Conversation) error {
 			return err
 		}
 	}
+}
+
+// together returns what the container needs to know of its group; nil: it is restored alone.
+func (v *serving) together() *worker.Together {
+	if v.request.Order == nil {
+		return nil
+	}
+	return v.request.Order.Together
 }
 
 // because returns the reason why a restore has failed with err.

@@ -75,7 +75,7 @@ func CheckTrial(spec *specs.Spec, shim int, c config.Trust, ref string) error {
 }
 
 // mayRun answers a shim that asks whether the container may run, with the first of the reasons why it may not.
-func (v *serving) mayRun(ctx context.Context) error {
+func (v *serving) mayRun(ctx context.Context, fenced bool) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
@@ -85,6 +85,13 @@ func (v *serving) mayRun(ctx context.Context) error {
 	if v.isTrial() {
 		v.tried.Store(true)
 		return errTried
+	}
+	if v.together() != nil {
+		if !fenced {
+			return failure.New(errdefs.ErrFailedPrecondition, "end the containers of its pod and start them anew under the installed release", "the shim is of a release that cannot restore members of a group").By("group-shim")
+		}
+		_, err := v.report.Pass(ctx, worker.Reached{Step: worker.Restored})
+		return err
 	}
 	return nil
 }

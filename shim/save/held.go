@@ -31,17 +31,21 @@ const gpuUndoTime = 15 * time.Minute
 func (t *taking) hold(ctx context.Context, sub *candidate, images, work string) (*heldContainer, checkpoint.Dumped, error) {
 	h := &heldContainer{sub: sub, shim: t.shim}
 	sub.asked = true
-	refused := false // by another container that was to be saved in step with it
+	refused := false // by another member of its group
 	var held func(context.Context, checkpoint.Held) error
-	if t.Held != nil {
-		held = func(ctx context.Context, _ checkpoint.Held) error {
-			err := t.Held(ctx)
+	if t.Step != nil {
+		held = func(ctx context.Context, h checkpoint.Held) error {
+			step := worker.Frozen
+			if h.Cut {
+				step = worker.Held
+			}
+			_, err := t.pass(ctx, worker.Reached{Step: step})
 			refused = err != nil
 			return err
 		}
 	}
 	dumped, err := t.shim.Hold(ctx, worker.Hold{
-		Images: images, Work: work, TCPEstablished: t.TCPEstablished, FileLocks: t.FileLocks, ExternalUnixSockets: t.ExternalUnixSockets,
+		Images: images, Work: work, TCPEstablished: t.TCPEstablished, FileLocks: t.FileLocks, ExternalUnixSockets: t.ExternalUnixSockets, Others: t.others,
 		SkipLock: criu.AtLeast(sub.config.Host.CRIU, criu.ForSockets),
 		Options: checkpoint.Options{
 			GPUTimeout: t.GPUTimeout.Seconds(), Force: t.Force, Devices: t.GPUEngine != image.DriverEngine, Precopy: t.GPUEngine != image.DriverEngine, KeeperOnly: t.GPUEngine == image.KeeperEngine, LeaveRunning: t.LeaveRunning,

@@ -75,8 +75,8 @@ func (v *serving) ordered(ctx context.Context, report *worker.Report) (Options, 
 		ReadyTimeout: time.Duration(order.ReadyTimeout * float64(time.Second)), SegmentSize: order.SegmentSize, GPUTimeout: time.Duration(order.GPUTimeout * float64(time.Second)), GPUEngine: order.GPUEngine, Force: order.Force,
 		Verify: order.Verify, SnapshotOnly: order.SnapshotOnly, KeyFile: order.KeyFile, Hooks: hooksOf(ctx, report, order.Progress),
 	}
-	if err := o.Check(); err != nil {
-		return o, err
+	if order.Steps {
+		o.Step = report.Pass
 	}
 	if order.Key != nil {
 		var err error
@@ -92,7 +92,7 @@ func (v *serving) ordered(ctx context.Context, report *worker.Report) (Options, 
 		}
 		o.Push = &to
 	}
-	return o, nil
+	return o, o.Check()
 }
 
 // waitsTime is how long is between two looks what an activity waits for.

@@ -1,7 +1,6 @@
 package save
 
 import (
-	"context"
 	"slices"
 	"time"
 
@@ -57,9 +56,6 @@ type Options struct {
 	Verify bool
 	// Discard has the local store not keep the snapshot, whether it could be sent or not. Ref, which has a tag, is its name in the registry only.
 	Discard bool
-	// Held, unless nil, has the container saved in step with others. It is called when the container stands still and its connections are cut, and returns when the container may be dumped. An
-	// error undoes the checkpoint. Its context ends when the container does not stand still any more.
-	Held func(ctx context.Context) error
 	// Logs is a directory that gets CRIU's log and statistics of the dump; empty: none does.
 	Logs string
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -33,6 +34,7 @@ type taking struct {
 	name   string        // Ref in full
 	sender *sender       // where the snapshot goes while it is taken
 	parent *image.Parent // nil: none
+	others []netip.Addr  // addresses of the other members of the group
 	shim   *worker.Shim
 }
 
@@ -66,7 +68,10 @@ func snapshot(ctx context.Context, client *containerd.Client, shim *worker.Shim,
 	if t.Discard {
 		defer t.discard(ctx, desc)
 	}
-	if err = t.signAndPush(ctx, desc, r); r.lost != nil {
+	if t.Step == nil { // else it is pushed
+		err = t.signAndPush(ctx, desc, r)
+	}
+	if r.lost != nil {
 		err = &restore.JobError{Container: r.Container, Lost: true, Snapshot: r.Digest, Advice: "its snapshot is complete: cryo restore " + t.Ref, Err: errors.Join(r.lost, err)}
 	}
 	return r, err
@@ -116,6 +121,11 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 	if err := t.store.CheckWritable(ctx); err != nil { // the name is written when the container is frozen, or has ended
 		return desc, nil, errors.Join(err, op.Close())
 	}
+	admitted, err := t.pass(ctx, worker.Reached{Step: worker.Admitted})
+	if err != nil {
+		return desc, nil, errors.Join(err, op.Close())
+	}
+	t.others = admitted.Others
 	desc, r, err := t.takeInto(ctx, sub)
 	if err != nil {
 		err = sub.lost(err)
@@ -153,6 +163,14 @@ func (t *taking) takeInto(ctx context.Context, sub *candidate) (desc ocispec.Des
 		err = restore.NoRoom(t.store.Root(), err)
 	}
 	return desc, r, err
+}
+
+// pass passes a step of a member of a group. The shim does not take the waiting for a process that does nothing any more.
+func (t *taking) pass(ctx context.Context, at worker.Reached) (worker.Permission, error) {
+	if t.Step != nil {
+		defer t.shim.Waiting()()
+	}
+	return t.Pass(ctx, at)
 }
 
 // packOptions are the choices about segments.
@@ -288,17 +306,26 @@ func (t *taking) freeze(ctx context.Context, sub *candidate, work string) (desc 
 			return desc, nil, err
 		}
 	}
-	if lost, err = t.publish(ctx, h, sub, desc, lost); err != nil {
-		return desc, nil, err
-	}
 	r := &Result{
 		Reference: t.name, Digest: desc.Digest.String(), Container: sub.info.ID, Size: snapshot.Size(), Memory: snapshot.Config.Memory.Total,
-		Freeze: times.Freeze, Dump: times.Dump, RootFS: times.RootFS, Pack: pack, GPU: onGPU, Running: t.LeaveRunning && lost == nil,
-		Shared: snapshot.Shared(), Verify: verified, asked: t.Options, lost: lost,
+		Freeze: times.Freeze, Dump: times.Dump, RootFS: times.RootFS, Pack: pack, GPU: onGPU,
+		Shared: snapshot.Shared(), Verify: verified, asked: t.Options,
 	}
 	if p := snapshot.Config.Parent; p != nil {
 		r.Parent = p.Digest.String()
 	}
+	if t.Step != nil { // the group's index refers to what the registry has
+		if err := errors.Join(t.sign(ctx, desc, r), t.push(ctx, desc, r)); err != nil {
+			return desc, nil, err
+		}
+		if _, err := t.pass(ctx, worker.Reached{Step: worker.Complete, Digest: desc.Digest, Manifest: desc.Size}); err != nil {
+			return desc, nil, err
+		}
+	}
+	if lost, err = t.publish(ctx, h, sub, desc, lost); err != nil {
+		return desc, nil, err
+	}
+	r.Running, r.lost = t.LeaveRunning && lost == nil, lost
 	return desc, r, nil
 }
 
@@ -376,18 +403,35 @@ func (t *taking) end(ctx context.Context, h *heldContainer, sub *candidate) (los
 }
 
 // signAndPush does what is to be done with a snapshot that is safe here.
-func (t *taking) signAndPush(ctx context.Context, desc ocispec.Descriptor, r *Result) (err error) {
-	if t.Key != nil {
-		if _, err := t.store.Sign(ctx, desc, t.Key); err != nil {
-			return r.kept("sign it with cryo sign "+t.Ref+" --key "+t.KeyFile, fmt.Errorf("sign %s: %w", t.Ref, err))
-		}
-		r.Signed = t.Key.Public.Fingerprint()
+func (t *taking) signAndPush(ctx context.Context, desc ocispec.Descriptor, r *Result) error {
+	if err := t.sign(ctx, desc, r); err != nil {
+		return r.kept("sign it with cryo sign "+t.Ref+" --key "+t.KeyFile, err)
 	}
+	if err := t.push(ctx, desc, r); err != nil {
+		return r.kept("push it with cryo push "+t.Ref, err)
+	}
+	return nil
+}
+
+// sign signs a snapshot, if there is a key.
+func (t *taking) sign(ctx context.Context, desc ocispec.Descriptor, r *Result) error {
+	if t.Key == nil {
+		return nil
+	}
+	if _, err := t.store.Sign(ctx, desc, t.Key); err != nil {
+		return fmt.Errorf("sign %s: %w", t.Ref, err)
+	}
+	r.Signed = t.Key.Public.Fingerprint()
+	return nil
+}
+
+// push sends what the registry lacks of a snapshot, and names it there, if it is to be sent.
+func (t *taking) push(ctx context.Context, desc ocispec.Descriptor, r *Result) (err error) {
 	if t.Push == nil {
 		return nil
 	}
 	if r.Push, err = t.sender.finish(ctx, desc); err != nil {
-		return r.kept("push it with cryo push "+t.Ref, err)
+		return err
 	}
 	r.Pushed, r.Named = true, namedBy(t.sender.pusher, t.Ref, t.Warn)
 	if r.NoImage != "" {

@@ -195,8 +195,25 @@ func HostID(mappings []specs.LinuxIDMapping, id uint32) int {
 }
 
 // Addresses returns the IP addresses of the network namespace of a process but its loopback addresses, as 192.0.2.1/24.
-func Addresses(pid int) (all []string, err error) {
-	err = criu.InNamespace(unix.CLONE_NEWNET, fmt.Sprintf("/proc/%d/ns/net", pid), func() error {
+func Addresses(pid int) ([]string, error) {
+	return addressesAt(fmt.Sprintf("/proc/%d/ns/net", pid))
+}
+
+// AddressesOf returns the addresses that a container of a specification will have: those of the network namespace that it names, or the host's. One that will have a new namespace has none yet.
+func AddressesOf(spec *specs.Spec) ([]string, error) {
+	path, own := criu.NamespaceIn(spec, specs.NetworkNamespace)
+	switch {
+	case path != "":
+		return addressesAt(path)
+	case own:
+		return nil, nil
+	}
+	return addressesAt("/proc/self/ns/net")
+}
+
+// addressesAt returns the addresses of a network namespace but its loopback addresses.
+func addressesAt(namespace string) (all []string, err error) {
+	err = criu.InNamespace(unix.CLONE_NEWNET, namespace, func() error {
 		found, err := net.InterfaceAddrs()
 		for _, a := range found {
 			if n, ok := a.(*net.IPNet); ok && !n.IP.IsLoopback() {
@@ -206,7 +223,7 @@ func Addresses(pid int) (all []string, err error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look at the addresses of process %d: %w", pid, err)
+		return nil, fmt.Errorf("look at the addresses in %s: %w", namespace, err)
 	}
 	return all, nil
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
+	"strconv"
+	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -33,8 +36,9 @@ type Hold struct {
 	FileLocks           bool   `json:"fileLocks,omitempty"`
 	ExternalUnixSockets bool   `json:"externalUnixSockets,omitempty"`
 	SkipLock            bool   `json:"skipLock,omitempty"` // packets may reach the container while it is dumped: see [criu.SkipLock]
-	// Together has the container saved in step with others: it stands still with its connections cut, which Held reports, and is dumped when the process lets it proceed.
+	// Together has the container saved in step with others, which have the addresses Others. Held reports that it stands still, and again that its connections are cut. Each time it waits until the process lets it proceed.
 	Together bool               `json:"together,omitempty"`
+	Others   []netip.Addr       `json:"others,omitempty"`
 	Options  checkpoint.Options `json:"options"`
 }
 
@@ -60,6 +64,7 @@ type Holder struct {
 	decided  chan checkpoint.Decision
 	cancel   context.CancelCauseFunc // of the dump
 	released bool                    // the process knows what became of the container
+	waited   atomic.Int64            // how many times the process has said that it waits for other members of a group
 }
 
 var _ checkpoint.Holder = (*Holder)(nil)
@@ -155,7 +160,9 @@ func (h *Holder) Dumped(ctx context.Context, d checkpoint.Dumped) (checkpoint.De
 }
 
 // Progress implements [checkpoint.Holder].
-func (h *Holder) Progress() string { return runc.CoarseProgress(h.process.PID()) }
+func (h *Holder) Progress() string {
+	return runc.CoarseProgress(h.process.PID()) + " " + strconv.FormatInt(h.waited.Load(), 10)
+}
 
 // Released implements [checkpoint.Holder].
 func (h *Holder) Released(r checkpoint.Result) {
@@ -239,7 +246,9 @@ func (p *Process) take(ctx context.Context, dump Dump) (_ *Taken, warnings []str
 				h.decided <- m.Decision
 			case m.Undo && h != nil:
 				h.cancel(errUndo)
-			case m.Decision != "" || m.Undo || m.Proceed: // it has ended meanwhile
+			case m.Waits && h != nil:
+				h.waited.Add(1)
+			case m.Decision != "" || m.Undo || m.Proceed || m.Waits: // it has ended meanwhile
 			case m.Failed != nil:
 				await(errUndo)
 				return nil, m.Warnings, m.Failed

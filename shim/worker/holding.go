@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -141,8 +142,8 @@ func (s *Shim) take(m Message) error {
 
 // Hold has the container dumped and held, and waits until it is. The container stands still from before then until [Shim.Decide]. The error is the shim's, or that of ctx; see [Shim.Undo].
 //
-// With held, the container is saved in step with others ([Hold.Together]): held is called when the container stands still and its connections are cut, and the container is dumped when
-// held has returned without an error. With an error, Hold has it undone, and returns that error. The context of held ends when the shim has ended the checkpoint.
+// With held, the container is saved in step with others ([Hold.Together]): held is called when the container stands still, and again when its connections are cut. The container goes on to the next step, and
+// is dumped, when held has returned without an error. With an error, Hold has it undone, and returns that error. The context of held ends when the shim has ended the checkpoint.
 func (s *Shim) Hold(ctx context.Context, h Hold, held func(context.Context, checkpoint.Held) error) (checkpoint.Dumped, error) {
 	h.Together = held != nil
 	s.v.Tell(Message{Hold: &h})
@@ -164,19 +165,27 @@ func (s *Shim) Hold(ctx context.Context, h Hold, held func(context.Context, chec
 // TogetherRule is the rule of the error of a shim that does not know how to save a container in step with others.
 const TogetherRule = "group-shim"
 
-// inStep waits until the container stands still with its connections cut, calls held, and lets the shim proceed.
+// inStep calls held when the container stands still, and when its connections are cut, and lets the shim proceed each time.
 func (s *Shim) inStep(ctx context.Context, held func(context.Context, checkpoint.Held) error) error {
-	var h checkpoint.Held
+	for {
+		if h, err := s.step(ctx, held); err != nil || h.Cut {
+			return err
+		}
+	}
+}
+
+// step is one step of inStep.
+func (s *Shim) step(ctx context.Context, held func(context.Context, checkpoint.Held) error) (h checkpoint.Held, _ error) {
 	select {
 	case h = <-s.held:
 	case <-s.dumped:
 		s.Undo()
-		return failure.New(errdefs.ErrFailedPrecondition, "start the container anew, or restore it from a snapshot: it then has the shim of this release",
+		return h, failure.New(errdefs.ErrFailedPrecondition, "start the container anew, or restore it from a snapshot: it then has the shim of this release",
 			"%s: the container's shim is of an earlier build, and cannot save it in step with others", TogetherRule).By(TogetherRule)
 	case <-s.ended:
-		return s.reason()
+		return h, s.reason()
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return h, context.Cause(ctx)
 	}
 	waiting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -190,13 +199,13 @@ func (s *Shim) inStep(ctx context.Context, held func(context.Context, checkpoint
 	err := held(waiting, h)
 	switch {
 	case s.hasEnded():
-		return s.reason()
+		return h, s.reason()
 	case err != nil:
 		s.Undo()
-		return err
+		return h, err
 	}
 	s.v.Tell(Message{Proceed: true})
-	return nil
+	return h, nil
 }
 
 // Pages waits for the connection over which CRIU sends pages; there may never be one. It is called beside Hold.
@@ -243,6 +252,27 @@ func (s *Shim) Decide(ctx context.Context, d checkpoint.Decision) (checkpoint.Re
 	case <-ctx.Done():
 		return checkpoint.Released{}, fmt.Errorf("%s the container: %w", d, context.Cause(ctx))
 	}
+}
+
+// waitsTime is how long is between two signs of a process that waits.
+const waitsTime = 5 * time.Second
+
+// Waiting has the shim know that the process waits for other members of the container's group, until the function is called that it returns.
+func (s *Shim) Waiting() (over func()) {
+	ended := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(waitsTime)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				s.v.Tell(Message{Waits: true})
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(ended) })
 }
 
 // Undo has the container as it was. [Shim.Await] waits until it is.

@@ -125,6 +125,8 @@ type Order struct {
 	Environment []string `json:"environment"`
 	// Report is the directory of the socket at which the command waits for [News]. The restore is called off when the command hangs up before the container runs.
 	Report string `json:"report"`
+	// Together is there where the container is a member of a group: it runs only after the command has permitted the step [Restored].
+	Together *Together `json:"together,omitempty"`
 }
 
 // Checkpoint says how a snapshot is taken, and where it goes.
@@ -162,8 +164,9 @@ type CheckpointOrder struct {
 	KeyFile      string    `json:"keyFile,omitempty"` // where Key is from
 	Progress     bool      `json:"progress,omitempty"`
 	Debug        bool      `json:"debug,omitempty"`
-	Environment  []string  `json:"environment"` // as in [Order]
-	Report       string    `json:"report"`      // as in [Order]. Until the snapshot is complete, the checkpoint is called off when the command hangs up
+	Steps        bool      `json:"steps,omitempty"` // the container is a member of a group: each [Step] waits for the command's permission
+	Environment  []string  `json:"environment"`     // as in [Order]
+	Report       string    `json:"report"`          // as in [Order]. Until the snapshot is complete, the checkpoint is called off when the command hangs up
 }
 
 // Taken is a snapshot that a registry has.
@@ -276,6 +279,7 @@ type Message struct {
 	Hold     *Hold               `json:"hold,omitempty"`
 	Decision checkpoint.Decision `json:"decision,omitempty"`
 	Proceed  bool                `json:"proceed,omitempty"` // the answer to Held: the container may be dumped
+	Waits    bool                `json:"waits,omitempty"`   // every few seconds, while it waits for other members of the container's group
 	Undo     bool                `json:"undo,omitempty"`    // instead of Proceed or a decision: there will be no snapshot
 	Taken    *Taken              `json:"taken,omitempty"`
 	Warnings []string            `json:"warnings,omitempty"` // of a checkpoint

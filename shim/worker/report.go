@@ -1,9 +1,13 @@
 package worker
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"sync"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
@@ -26,6 +30,34 @@ type News struct {
 	Failed *failure.Error `json:"failed,omitempty"`
 	RunsOn bool           `json:"runsOn,omitempty"` // Failed does no harm to the container
 	State  *State         `json:"state,omitempty"`  // after a checkpoint that has failed
+	Step   *Reached       `json:"step,omitempty"`   // the process waits for a [Permission]
+}
+
+// Step is a point at which a member of a group waits for all the others; see cmd/cryo/GROUPS.md.
+type Step string
+
+// The steps of a checkpoint, and of a restore.
+const (
+	Admitted Step = "admitted" // the container could be frozen now
+	Frozen   Step = "frozen"   // it stands still
+	Held     Step = "held"     // and no packet of its connections moves
+	Complete Step = "complete" // its snapshot is in the registry
+	Restored Step = "restored" // CRIU has restored all, and the container does not run yet
+)
+
+// Reached is a step that a member has come to.
+type Reached struct {
+	Step   Step          `json:"step"`
+	Digest digest.Digest `json:"digest,omitempty"` // of the snapshot, from Complete on
+	// Manifest is the size of the snapshot's manifest, bytes.
+	Manifest int64 `json:"manifest,omitempty"`
+}
+
+// Permission is the command's answer to a [Step]: the process may go on. A command that does not want that hangs up.
+type Permission struct {
+	Step Step `json:"step"`
+	// Others are the addresses of the other members, with the permission to go on from Admitted.
+	Others []netip.Addr `json:"others,omitempty"`
 }
 
 // Progress is how far a part of the work is, bytes; see [image.Progress].
@@ -50,8 +82,9 @@ type State struct {
 
 // Report is the restore process's, or checkpoint process's, end of a connection to a command.
 type Report struct {
-	mu sync.Mutex
-	to *channel.Channel
+	mu        sync.Mutex
+	to        *channel.Channel
+	permitted chan Permission
 }
 
 // ListenForReport waits for processes in the directory dir, which [OpenReport] is called with.
@@ -69,7 +102,7 @@ func OpenReport(dir string) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("report to the command: %w", err)
 	}
-	r := &Report{to: c}
+	r := &Report{to: c, permitted: make(chan Permission, 1)}
 	r.Tell(News{}) // the command knows then that it is heard
 	return r, nil
 }
@@ -88,15 +121,34 @@ func (r *Report) Tell(n News) {
 	_ = r.to.SendWithin(lastTime, n) // it may have ended
 }
 
-// Left returns when the command has hung up, or has ended. News that come later still reach one that has hung up.
+// Left returns when the command has hung up, or has ended. News that come later still reach one that has hung up. Until then, it takes permissions for [Report.Pass].
 func (r *Report) Left() {
 	for {
-		var m struct{} // it sends none
+		var m Permission
 		fds, err := r.to.Receive(&m)
 		if err != nil {
 			return
 		}
 		channel.Close(fds)
+		select {
+		case r.permitted <- m:
+		default: // one that is not asked for
+		}
+	}
+}
+
+// Pass waits until the command permits the process to pass a step. [Report.Left] runs beside it. ctx ends when the command hangs up.
+func (r *Report) Pass(ctx context.Context, at Reached) (Permission, error) {
+	r.Tell(News{Step: &at})
+	for {
+		select {
+		case permitted := <-r.permitted:
+			if permitted.Step == at.Step {
+				return permitted, nil
+			}
+		case <-ctx.Done():
+			return Permission{}, context.Cause(ctx)
+		}
 	}
 }
 

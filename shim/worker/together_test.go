@@ -21,8 +21,11 @@ func inStep(dumped *bool) Dump {
 		if !h.Together {
 			return checkpoint.Result{}, errors.New("it is not in step with others")
 		}
+		if err := h.Held(ctx, checkpoint.Held{}); err != nil {
+			return checkpoint.Result{}, checkpoint.Failed("c", err)
+		}
 		at := netip.MustParseAddrPort("[fd09::1]:80")
-		if err := h.Held(ctx, checkpoint.Held{Listeners: []netip.AddrPort{at}, Connections: []runc.Connection{{Local: at, Remote: at}}}); err != nil {
+		if err := h.Held(ctx, checkpoint.Held{Cut: true, Listeners: []netip.AddrPort{at}, Connections: []runc.Connection{{Local: at, Remote: at}}}); err != nil {
 			return checkpoint.Result{}, checkpoint.Failed("c", err)
 		}
 		*dumped = true
@@ -38,6 +41,9 @@ func TestTogether(t *testing.T) {
 	called := 0
 	_, err := c.shim.Hold(t.Context(), Hold{}, func(ctx context.Context, h checkpoint.Held) error {
 		called++
+		if !h.Cut {
+			return nil
+		}
 		time.Sleep(50 * time.Millisecond)
 		if dumped || ctx.Err() != nil {
 			t.Error("it is dumped before it may be")
@@ -48,7 +54,7 @@ func TestTogether(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil || called != 1 || !dumped {
+	if err != nil || called != 2 || !dumped {
 		t.Fatalf("%d calls, %v", called, err)
 	}
 	if _, err := c.shim.Decide(t.Context(), checkpoint.Resume); err != nil {
