@@ -24,6 +24,7 @@ type checkpointFlags struct {
 	whenReady   bool
 	segmentSize string // of Options.SegmentSize
 	registry    registryFlags
+	group       groupFlags
 }
 
 type checkpointResult struct {
@@ -71,7 +72,12 @@ driver moves device memory into the processes' own memory. A container that was 
 hands most of it over instead, which is faster. --gpu-engine driver has the driver move all of it.
 --gpu-engine keeper fails unless every process can hand its memory over. Where the driver may save what it
 cannot load again, the checkpoint is refused and the container runs on. --force RULE overrides that; the
-container may then be lost.`,
+container may then be lost.
+
+With --group, given once for each member, several containers are taken in step: none is dumped before all stand
+still, so that their established TCP connections to each other are whole. Each member's snapshot is pushed as
+REF-NAME, and REF, which lists them, is published last. If anything fails before, all go on and there is no
+snapshot. The hosts are reached by ssh, and need the same release of cryo. See cmd/cryo/GROUPS.md.`,
 		Example: `  cryo checkpoint cache registry.example.com/snapshots/cache:warm
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --push --rm
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push
@@ -79,11 +85,20 @@ container may then be lost.`,
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --verify --push --rm
   cryo checkpoint llm registry.example.com/snapshots/llm:warm --when-ready --ready-timeout 20m --push
   cryo checkpoint web web:before-upgrade --tcp-established
+  cryo checkpoint --group rank0=node1/rank0 --group rank1=node2/rank1 registry.example.com/jobs/solver:step100 --leave-running
   cryo checkpoint llm registry.example.com/snapshots/llm:ready --gpu-timeout 1m --push`,
-		Args:              exactly("NAME", "REF"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if f.group.given() {
+				return exactly("REF")(cmd, args)
+			}
+			return exactly("NAME", "REF")(cmd, args)
+		},
 		ValidArgsFunction: a.completeContainers,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.Container, f.Ref = args[0], args[1]
+			f.Ref = args[len(args)-1]
+			if !f.group.given() {
+				f.Container = args[0]
+			}
 			switch asked := cmd.Flags().Changed("ready-timeout"); {
 			case asked && !f.whenReady:
 				return misused("cryo checkpoint", "--ready-timeout is for --when-ready")
@@ -94,6 +109,12 @@ container may then be lost.`,
 			}
 			if err := f.check(); err != nil {
 				return err
+			}
+			if f.group.given() {
+				if err := f.checkGroup(); err != nil {
+					return err
+				}
+				return a.checkpointGroup(cmd.Context(), f)
 			}
 			return a.checkpoint(cmd, f)
 		},
@@ -121,6 +142,9 @@ container may then be lost.`,
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRefs(math.MaxInt))
 	_ = cmd.RegisterFlagCompletionFunc("ready-timeout", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("gpu-timeout", cobra.NoFileCompletions)
+	f.group.register(cmd, "HOST/CONTAINER")
+	flags.DurationVar(&f.group.hold, "hold-timeout", holdTime, "time for all members of a group to stand still; then all go on, and there is no snapshot")
+	_ = cmd.RegisterFlagCompletionFunc("hold-timeout", cobra.NoFileCompletions)
 	f.registry.register(cmd)
 	return cmd
 }

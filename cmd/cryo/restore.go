@@ -22,6 +22,8 @@ type restoreFlags struct {
 	mounts    []string // of choices
 	gpu       gpuFlags
 	registry  registryFlags
+	group     groupFlags
+	addresses []string // OLD=NEW
 }
 
 func newRestore(a *app) *cobra.Command {
@@ -62,12 +64,17 @@ instead of loaded, for the first restore only ("gpuPrewarmed" in --json).
 
 A snapshot that no key of [trust] in the configuration has signed is restored with a warning. It is refused
 (exit code 7), before anything else of it is read, if the configuration or --require-signature asks for a
-signature.`,
+signature.
+
+With --group, given once for each member, all members of a group are restored, each on the host that is named,
+and run at once when all are ready. If one cannot be restored, none runs. Where addresses have changed, both ends
+of each connection between members get the new ones. See cmd/cryo/GROUPS.md.`,
 		Example: `  cryo restore registry.example.com/snapshots/cache:warm
   cryo restore registry.example.com/snapshots/cache:warm --name cache2 --log-uri file:///var/log/cache2.log
   cryo restore registry.example.com/snapshots/cache:warm --require-signature
   cryo restore app:warm --mount type=bind,src=/srv/data,dst=/data
   cryo restore app:drained --move
+  cryo restore registry.example.com/jobs/solver:step100 --group rank0=node7 --group rank1=node8
   cryo restore app:warm --allow capabilities --allow devices
   cryo restore llm:ready --device nvidia.com/gpu=1
   cryo restore llm:ready --device nvidia.com/gpu=2 --device nvidia.com/gpu=3 --gpu 0=3 --gpu 1=2`,
@@ -77,6 +84,12 @@ signature.`,
 			f.ref = args[0]
 			if err := f.check(); err != nil {
 				return err
+			}
+			if f.group.given() {
+				if err := f.checkGroup(); err != nil {
+					return err
+				}
+				return a.restoreGroup(cmd.Context(), f)
 			}
 			return a.restore(cmd.Context(), f)
 		},
@@ -98,6 +111,8 @@ signature.`,
 	flags.StringVar(&f.choices.Snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(host.Forcible())) // fails only for flags that there are not
 	f.gpu.register(cmd, a)
+	f.group.register(cmd, "HOST[/CONTAINER]")
+	flags.StringArrayVar(&f.addresses, "address-map", nil, "an address that a member of a group had and the one that it has now, OLD=NEW (default: paired by their order)")
 	f.registry.register(cmd)
 	return cmd
 }

@@ -78,7 +78,7 @@ another host, where the container goes on as if nothing had happened.`,
 	f.StringVar(&a.showProgress, "progress", progressAuto, "show progress on standard error: auto (on a terminal), json (a line of JSON for each change), or none")
 	root.AddCommand(
 		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newContainers(a), newLogs(a), newInspect(a), newVerify(a), newSign(a), newTag(a), newRemove(a), newDiskUsage(a), newPrune(a), newPrewarm(a), newNode(a),
-		newDoctor(a), newVersion(a), newExitCodes(), newReferences(),
+		newDoctor(a), newVersion(a), newExitCodes(), newReferences(), newGroupMember(a),
 	)
 	completeFlags(root)
 	return root
