@@ -37,7 +37,7 @@ BUILDCGO := CGO_ENABLED=1 $(GO) build -ldflags "-s -w -extldflags=-Wl,-z,lazy -X
 QUIETLY  := 2> >(grep -v '^go: downloading' >&2)
 # What the demo needs, and what tests and packages need beyond that.
 FEW      := libseccomp-dev pkg-config gcc libc6-dev iproute2 iptables nftables patchelf busybox-static tar ca-certificates
-PACKAGES := $(FEW) zstd skopeo jq curl redis-tools rpm
+PACKAGES := $(FEW) zstd skopeo jq curl redis-tools rpm openssh-server openssh-client
 demo: PACKAGES := $(FEW)
 PURE      = $(shell $(GO) list ./... | grep -v '/$(KEEPER)$$')
 UNIT      = $(filter-out %/integration %/integration/kubernetes,$(PURE))
@@ -189,13 +189,15 @@ monitoring: ## test contrib/monitoring with Prometheus' own code
 # Root file systems of Debian 13 with programs that users run, whichever Debian this is. The larger half is for make test-all, too.
 SERVERS = redis-server valkey-server memcached postgresql nginx-light nats-server etcd-server etcd-client nodejs gunicorn sqlite3 python3 python3-numpy android-libboringssl supervisor cron tmux curl procps
 LARGE   = rabbitmq-server tomcat10 openjdk-21-jre-headless ffmpeg chromium-headless-shell curl procps
+MPI     = openmpi-bin mpich openssh-server openssh-client python3-mpi4py python3-numpy procps
 
 .PHONY: programs-roots
 programs-roots: PACKAGES += mmdebstrap
-programs-roots: deps bin/programs/servers.tar bin/programs/large.tar ## make root file systems of Debian's packages for TestPrograms and TestLargePrograms, into bin/programs/ (2 GB)
+programs-roots: deps bin/programs/servers.tar bin/programs/large.tar bin/programs/mpi.tar ## make root file systems of Debian's packages for TestPrograms, TestLargePrograms and TestGroupMPI, into bin/programs/ (3 GB)
 
 bin/programs/servers.tar: INCLUDE = $(SERVERS)
 bin/programs/large.tar: INCLUDE = $(LARGE)
+bin/programs/mpi.tar: INCLUDE = $(MPI)
 bin/programs/%.tar:
 	@mkdir -p bin/programs
 	@mmdebstrap --quiet --format=tar --variant=minbase --mode=root --skip=check/empty --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/locale/*' \

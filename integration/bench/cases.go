@@ -27,6 +27,7 @@ var cases = []benchCase{
 	{name: "snapshot", about: "longest gap of a thread that ticks a thousand times a second, and checkpoint --leave-running with syncfs; beside criu dump into a tmpfs and ctr c checkpoint", each: (*bench).snapshot, memory: 2, disk: 3},
 	{name: "push", about: "checkpoint with a push into an empty registry here, beside the slower of sha256 on all cores and one upload of one blob", each: (*bench).push, memory: 1, disk: 3},
 	{name: "lines", about: "restores from a registry on slow lines: until the process has answered, and until all is here", once: (*bench).lines},
+	{name: "group", about: "how long members of groups of 2, 8 and 32 stand still in checkpoint --group, beside one of them in a checkpoint of its own, and beside all in as many checkpoints at the same time", once: (*bench).group},
 	{name: "restore", about: "until the process has answered, and until the kernel has all its pages that are not zero; beside criu restore and ctr c restore", each: (*bench).restore, memory: 1, disk: 7},
 	{name: "second", about: "bytes stored and sent after 1 % of memory has changed, beside those of the first snapshot", each: (*bench).second, memory: 1, disk: 3},
 	{name: "other", about: "checkpoints and pushes of which nothing is there yet, and restores, also of what was prewarmed, beside those of another cryo, whose programs are in the directory of --other", each: (*bench).other, memory: 4, disk: 7},
@@ -69,8 +70,11 @@ func run(ctx context.Context, s settings) (err error) {
 	for _, c := range cases {
 		if c.once != nil && chosen(c) {
 			subject := "Shims"
-			if c.name == "lines" {
+			switch c.name {
+			case "lines":
 				subject = "Lines"
+			case "group":
+				subject = "Groups"
 			}
 			if err := attempt(c.name, subject, func() error { return c.once(b, ctx) }); err != nil {
 				return err

@@ -52,6 +52,7 @@ var kinds = map[string]kind{
 	"pipes":      {"has data in pipes and sockets", startPipes},
 	"region":     {"is count whose memory changes in runs of pages", startRegion},
 	"restorable": {"holds what CRIU dumps and cannot restore", startRestorable},
+	"ring":       {"sends numbered messages to the next member of a ring", startRing},
 	"rootfs":     {"changes the root file system in all ways", startRootFS},
 	"shm":        {"has shared memory", startSharedMemory},
 	"tcp":        {"listens on TCP and has a connection", startTCP},
