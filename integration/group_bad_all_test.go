@@ -319,7 +319,7 @@ func TestGroupBadRestore(t *testing.T) {
 				if kind == "member" { // as after cryo restore that is killed, the created container is left
 					eventually(t, "no process is left on two", 40*time.Second, func() bool {
 						_, status, err := two.Task(t.Context(), ids[0])
-						return err == nil && (status == "" || status == "STOPPED")
+						return err == nil && status != "RUNNING" && len(restorers(t, two)) == 0
 					})
 					remove(t.Context(), two, ids[0])
 				}

@@ -116,11 +116,21 @@ func (j mpiJob) members(containers bool) (flags []string) {
 	return flags
 }
 
-// mpis are the ways to start a job: in the first container's shell, with the variable HOSTS.
-var mpis = map[string]struct{ ring, launch string }{
-	"openmpi": {openmpiRing, "mpirun.openmpi --allow-run-as-root --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include eth0 -H $(echo $HOSTS | tr ' ' ,) python3 /tmp/ring.py"},
-	"mpich":   {mpichRing, "mpiexec.mpich -launcher ssh -iface eth0 -hosts $(echo $HOSTS | tr ' ' ,) python3 /tmp/ring.py"},
+// mpis are the ways to start a job: in the first container's shell, with the variable HOSTS. rounds is how often a job is taken while it runs.
+var mpis = []struct {
+	name, ring, launch string
+	rounds             int
+}{
+	{"openmpi", openmpiRing, openmpi + "-H $(echo $HOSTS | tr ' ' ,) python3 /tmp/ring.py", 20},
+	{"mpich", mpichRing, mpich + "-hosts $(echo $HOSTS | tr ' ' ,) python3 /tmp/ring.py", 20},
+	{"openmpi, 4 ranks", openmpiRing, openmpi + "-H $(echo $HOSTS | sed 's/ /:2,/; s/$/:2/') python3 /tmp/ring.py", 3},
+	{"mpich, 4 ranks", mpichRing, mpich + "-n 4 -hosts $(echo $HOSTS | sed 's/ /:2,/; s/$/:2/') python3 /tmp/ring.py", 3},
 }
+
+const (
+	openmpi = "mpirun.openmpi --allow-run-as-root --mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include eth0 "
+	mpich   = "mpiexec.mpich -launcher ssh -iface eth0 "
+)
 
 // TestGroupMPI takes jobs of OpenMPI and MPICH of Debian in step: left running under load, ended, and restored on other hosts with other addresses.
 func TestGroupMPI(t *testing.T) {
@@ -137,12 +147,12 @@ func TestGroupMPI(t *testing.T) {
 		t.Helper()
 		return must(t, hosts[0].Cryo(t.Context(), append(args, "--ssh", "ssh -F "+config, "--plain-http", "--json")...))
 	}
-	for kind, m := range mpis {
-		t.Run(kind, func(t *testing.T) {
+	for _, m := range mpis {
+		t.Run(m.name, func(t *testing.T) {
 			j := startMPI(t, m.ring, m.launch, hosts[:2]...)
 			j.goesOn(t)
 			ref := shared.registry.Reference(name(t)) + ":job"
-			for round := range rounds {
+			for round := range m.rounds {
 				r := group(t, append([]string{"checkpoint", ref, "--leave-running"}, j.members(true)...)...)
 				t.Logf("round %d: %s, %s", round, freezes(t, r), r.Elapsed)
 				j.goesOn(t)
@@ -166,9 +176,6 @@ func TestGroupMPI(t *testing.T) {
 		})
 	}
 }
-
-// rounds is how often a job is taken while it runs.
-const rounds = 20
 
 // freezes returns how long each member stood still.
 func freezes(t *testing.T, r lab.Result) string {
