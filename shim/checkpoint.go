@@ -116,7 +116,9 @@ func (s *service) dumpAlone(in *admission, c *container, r dumpRequest) (result 
 	}
 	usual := criuOptions
 	criuOptions.LinkRemap, criuOptions.SkipInFlight = true, true
-	if r.holder != nil && r.holder.SkipLock && s.config.Dump.NetworkLock == "" && !o.OpenTcp {
+	// A member of a group is behind its fence while it is dumped. CRIU's lock would only take time: one run of iptables after the other, for each connection of a container in the host's network.
+	criuOptions.Fenced = r.holder != nil && r.holder.Together
+	if r.holder != nil && r.holder.SkipLock && s.config.Dump.NetworkLock == "" && (!o.OpenTcp || criuOptions.Fenced) {
 		criuOptions.NetworkLock = criu.SkipLock
 	}
 	undo, err := makeImages(r.images)

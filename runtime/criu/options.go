@@ -29,7 +29,8 @@ var savesConnections = sync.OnceValue(func() *regexp.Regexp { return regexp.Must
 type Options struct {
 	GhostLimit      int64         // largest deleted but open file that is dumped, bytes; CRIU's own limit is 1 MiB
 	Timeout         time.Duration // for seizing all tasks; CRIU's own is 10 s
-	NetworkLock     string        // iptables, nftables or skip; skip does not count where connections are saved
+	NetworkLock     string        // iptables, nftables or skip; skip does not count where connections are saved, unless Fenced
+	Fenced          bool          // no packet reaches the connections that are saved, whether CRIU locks the network or not
 	Libdir          string        // where CRIU looks for plugins
 	TCPEstablished  bool
 	FileLocks       bool
@@ -56,7 +57,7 @@ func (o Options) Encode() ([]byte, error) {
 			return nil, fmt.Errorf("read CRIU configuration %s: %w", o.Include, err)
 		}
 	}
-	if o.NetworkLock == SkipLock && (o.TCPEstablished || savesConnections().Match(own)) {
+	if o.NetworkLock == SkipLock && !o.Fenced && (o.TCPEstablished || savesConnections().Match(own)) {
 		o.NetworkLock = ""
 	}
 	values := []struct{ name, value string }{{"network-lock", o.NetworkLock}, {"libdir", o.Libdir}}

@@ -30,6 +30,7 @@ func TestEncode(t *testing.T) {
 	}{
 		"no connection":   {Options{NetworkLock: SkipLock, SkipInFlight: true}, "network-lock skip\nskip-in-flight\n"},
 		"saved":           {Options{NetworkLock: SkipLock, TCPEstablished: true}, "tcp-established\n"},
+		"saved, fenced":   {Options{NetworkLock: SkipLock, TCPEstablished: true, Fenced: true}, "network-lock skip\ntcp-established\n"},
 		"saved by a file": {Options{NetworkLock: SkipLock, Include: own}, "# x\n  tcp-established\n"},
 	} {
 		if got, err := test.o.Encode(); err != nil || string(got) != test.want {
