@@ -62,10 +62,15 @@ func (g turnstile) open(t *testing.T) {
 	}
 }
 
-// await waits until the gate has closed.
-func (g turnstile) await(t *testing.T, step string) {
+// await waits until the gate has closed. A command that ends before fails the test.
+func (g turnstile) await(t *testing.T, step string, ended chan lab.Result) {
 	t.Helper()
 	eventually(t, "the member is "+step, 30*time.Second, func() bool {
+		select {
+		case r := <-ended:
+			t.Fatalf("the command ends before the member is %s: %v", step, r.Err())
+		default:
+		}
 		_, err := os.Stat(filepath.Join(g.dir, "reached"))
 		return err == nil
 	})
@@ -140,7 +145,7 @@ func (r *ringHosts) look(t *testing.T) {
 }
 
 // checkpoint starts a checkpoint of the ring.
-func (r *ringHosts) checkpoint(t *testing.T, ref string, left bool) <-chan lab.Result {
+func (r *ringHosts) checkpoint(t *testing.T, ref string, left bool) chan lab.Result {
 	ended := make(chan lab.Result, 1)
 	args := []string{"checkpoint", "--ssh", r.ssh, "--group", "one=one/" + r.ids[0], "--group", "two=two/" + r.ids[1], "--plain-http", ref}
 	if left {
@@ -205,7 +210,7 @@ func TestGroupBad(t *testing.T) {
 					ref := shared.registry.Reference(name(t)) + ":bad"
 					r.set(t, r.hosts[1], step)
 					ended := r.checkpoint(t, ref, left)
-					r.await(t, step)
+					r.await(t, step, ended)
 					pid := r.kill(t, victim)
 					if pid == 0 {
 						t.Fatalf("there is no %s", kind)
@@ -302,7 +307,7 @@ func TestGroupBadRestore(t *testing.T) {
 				r.set(t, two, step)
 				ended := make(chan lab.Result, 1)
 				go func() { ended <- one.Cryo(t.Context(), restore...) }()
-				r.await(t, step)
+				r.await(t, step, ended)
 				pid := r.kill(t, victim)
 				if pid == 0 {
 					t.Fatalf("there is no %s", kind)
@@ -316,7 +321,14 @@ func TestGroupBadRestore(t *testing.T) {
 				if victim.signal == syscall.SIGSTOP {
 					kill(t, pid)
 				}
-				if kind == "member" { // as after cryo restore that is killed, the created container is left
+				switch {
+				case kind == "member" && step == "running": // the others have ended, and its own container runs
+					_, status, err := two.Task(t.Context(), ids[0])
+					if err != nil || status != "RUNNING" {
+						t.Errorf("the member's container is %q, %v", status, err)
+					}
+					remove(t.Context(), two, ids[0])
+				case kind == "member": // as after cryo restore that is killed, the created container is left
 					eventually(t, "no process is left on two", 40*time.Second, func() bool {
 						_, status, err := two.Task(t.Context(), ids[0])
 						return err == nil && status != "RUNNING" && len(restorers(t, two)) == 0
