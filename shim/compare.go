@@ -11,6 +11,8 @@ import (
 // compare compares the container that CRIU has restored, and that does not run yet, with what it was granted: by its specification, and by the user who restores it. Its GPUs must fit.
 // Then the restore process has the last word.
 func (c *container) compare(init, criu int) error {
+	c.restored.Store(int64(init))
+	defer c.restored.Store(0)
 	err := c.permit(init, criu)
 	if err != nil {
 		c.silence(init)

@@ -61,7 +61,13 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 		return nil, reply(err)
 	}
 	criu := c.runtime.Restoring(c.work)
-	in.stops(criu.End) // the stock service would only wait
+	end := func() {
+		if init := c.restored.Load(); init != 0 {
+			c.silence(int(init))
+		}
+		criu.End()
+	}
+	in.stops(end) // the stock service would only wait
 	next := ended
 	defer func() {
 		in.over(next)
@@ -79,7 +85,7 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 		select {
 		case <-restored:
 		default:
-			criu.End()
+			end()
 		}
 	}()
 	restore := s.restore

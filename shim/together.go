@@ -101,7 +101,8 @@ func (c *container) lowerFence() error {
 	return errors.Join(b.fence.Close(), b.network.Close())
 }
 
-// silence has the connections of a member whose restore is refused end without a word when it is killed: the snapshot's connections are as they were, for another attempt.
+// silence has the connections of a member end without a word when it is killed before it runs. Else the kernel would send its peers the end of each connection for minutes, and meanwhile no other attempt could have
+// the connection.
 func (c *container) silence(init int) {
 	if c.prepared.Together == nil {
 		return
