@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,6 +106,32 @@ func TestPause(t *testing.T) {
 		now, _ := os.ReadFile(filepath.Join(c.Runtime.Root, "group", "cgroup.freeze"))
 		if string(now) != test.freeze || (err != nil) != test.fails {
 			t.Errorf("%+v: left at %q, %v", test, now, err)
+		}
+	}
+}
+
+// TestPauseAgain has a runc that cannot freeze the cgroup the first times, or at all, or that fails otherwise.
+func TestPauseAgain(t *testing.T) {
+	for _, test := range []struct {
+		reason       string
+		fails, calls int
+		err          bool
+	}{{unableToFreeze, 0, 1, false}, {unableToFreeze, 2, 3, false}, {unableToFreeze, 99, pauseTries, true}, {"container not running", 99, 1, true}} {
+		dir := t.TempDir()
+		calls, log := filepath.Join(dir, "calls"), filepath.Join(dir, "log")
+		script := fmt.Sprintf("#!/bin/sh\necho >>%s\n[ $(wc -l <%[1]s) -gt %d ] && exit\necho '{\"level\":\"error\",\"msg\":\"%s\"}' >>%s\nexit 1\n", calls, test.fails, test.reason, log)
+		program := filepath.Join(dir, "runc")
+		if err := os.WriteFile(program, []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		c := Container{ID: "c", Runtime: &gorunc.Runc{Root: dir, Command: program, Log: log, LogFormat: gorunc.JSON}}
+		err := c.Pause(t.Context())
+		called, _ := os.ReadFile(calls)
+		if (err != nil) != test.err || len(called) != test.calls {
+			t.Errorf("%+v: %d calls, %v", test, len(called), err)
+		}
+		if test.err && !strings.HasSuffix(err.Error(), test.reason) {
+			t.Errorf("%+v: %v", test, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	gorunc "github.com/containerd/go-runc"
@@ -33,8 +34,25 @@ func (c Container) Pause(ctx context.Context) error {
 			}
 		}
 	}
-	return c.explain("pause", c.Runtime.Pause(ctx, c.ID))
+	for try := 1; ; try++ {
+		err := c.explain("pause", c.Runtime.Pause(ctx, c.ID))
+		if err == nil || try == pauseTries || !strings.HasSuffix(err.Error(), unableToFreeze) {
+			return err
+		}
+		select {
+		case <-time.After(pauseRest):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
+
+// runc writes to a freezer of cgroup v1 a thousand times in a row at most. Where all processors are in use, some of the container's processes do not get one in that time, and runc lets the container go on.
+const (
+	unableToFreeze = "unable to freeze" // ends runc's message then; source: github.com/opencontainers/cgroups, fs/freezer.go
+	pauseTries     = 10
+	pauseRest      = 100 * time.Millisecond // between two tries
+)
 
 // Resume thaws the container's cgroup.
 func (c Container) Resume(ctx context.Context) error {
