@@ -17,6 +17,8 @@ type benchCase struct {
 	name, about string
 	once        func(*bench, context.Context) error
 	each        func(*bench, context.Context, subject) error
+	// asked has it measured only where --cases names it.
+	asked bool
 	// memory and disk are how many times the subject's memory is needed of each.
 	memory, disk int
 }
@@ -27,7 +29,7 @@ var cases = []benchCase{
 	{name: "snapshot", about: "longest gap of a thread that ticks a thousand times a second, and checkpoint --leave-running with syncfs; beside criu dump into a tmpfs and ctr c checkpoint", each: (*bench).snapshot, memory: 2, disk: 3},
 	{name: "push", about: "checkpoint with a push into an empty registry here, beside the slower of sha256 on all cores and one upload of one blob", each: (*bench).push, memory: 1, disk: 3},
 	{name: "lines", about: "restores from a registry on slow lines: until the process has answered, and until all is here", once: (*bench).lines},
-	{name: "group", about: "how long members of groups of 2, 8 and 32 stand still in checkpoint --group, beside one of them in a checkpoint of its own, and beside all in as many checkpoints at the same time", once: (*bench).group},
+	{name: "group", about: "how long members of groups of 2, 8 and 32 stand still in checkpoint --group, beside one of them in a checkpoint of its own, and beside all in as many checkpoints at the same time", once: (*bench).group, asked: true},
 	{name: "restore", about: "until the process has answered, and until the kernel has all its pages that are not zero; beside criu restore and ctr c restore", each: (*bench).restore, memory: 1, disk: 7},
 	{name: "second", about: "bytes stored and sent after 1 % of memory has changed, beside those of the first snapshot", each: (*bench).second, memory: 1, disk: 3},
 	{name: "other", about: "checkpoints and pushes of which nothing is there yet, and restores, also of what was prewarmed, beside those of another cryo, whose programs are in the directory of --other", each: (*bench).other, memory: 4, disk: 7},
@@ -65,7 +67,7 @@ func run(ctx context.Context, s settings) (err error) {
 		return errors.Join(finish(), ctx.Err())
 	}
 	chosen := func(c benchCase) bool {
-		return len(s.cases) == 0 && (c.name != "other" || s.otherPrograms != "") || slices.Contains(s.cases, c.name)
+		return len(s.cases) == 0 && !c.asked && (c.name != "other" || s.otherPrograms != "") || slices.Contains(s.cases, c.name)
 	}
 	for _, c := range cases {
 		if c.once != nil && chosen(c) {
