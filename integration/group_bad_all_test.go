@@ -19,7 +19,7 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// gateScript takes the place of ssh. It holds back what the member on a host says from the step on that the file "gate" names, until the file "go" is there.
+// gateScript takes the place of ssh. It holds back what the member on a host sends from the step on that the file "gate" names, until the file "go" is there.
 const gateScript = `#!/bin/bash
 dir=%q
 ssh -F %q "$@" | while IFS= read -r line; do
@@ -76,8 +76,8 @@ func (g turnstile) await(t *testing.T, step string, ended chan lab.Result) {
 	})
 }
 
-// says reports whether a process has words in its command line.
-func says(words ...string) func(process) bool {
+// hasWords reports whether a process has words in its command line.
+func hasWords(words ...string) func(process) bool {
 	return func(p process) bool {
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
 		text := strings.ReplaceAll(string(line), "\x00", " ")
@@ -100,12 +100,12 @@ type groupVictim struct {
 // groupVictims are what dies beside a worker process.
 func groupVictims(worker string) map[string]groupVictim {
 	return map[string]groupVictim{
-		"coordinator": {true, func(p process) bool { return says("cryo", "--group")(p) && p.command == "cryo" }, syscall.SIGKILL},
-		"interrupted": {true, func(p process) bool { return says("cryo", "--group")(p) && p.command == "cryo" }, syscall.SIGINT},
-		"member":      {false, says("cryo", "group-member"), syscall.SIGKILL},
+		"coordinator": {true, func(p process) bool { return hasWords("cryo", "--group")(p) && p.command == "cryo" }, syscall.SIGKILL},
+		"interrupted": {true, func(p process) bool { return hasWords("cryo", "--group")(p) && p.command == "cryo" }, syscall.SIGINT},
+		"member":      {false, hasWords("cryo", "group-member"), syscall.SIGKILL},
 		"worker":      {false, called(worker), syscall.SIGKILL},
-		"connection":  {true, func(p process) bool { return p.command == "ssh" && says("-F", "two")(p) }, syscall.SIGKILL},
-		"silence":     {true, func(p process) bool { return p.command == "ssh" && says("-F", "two")(p) }, syscall.SIGSTOP},
+		"connection":  {true, func(p process) bool { return p.command == "ssh" && hasWords("-F", "two")(p) }, syscall.SIGKILL},
+		"silence":     {true, func(p process) bool { return p.command == "ssh" && hasWords("-F", "two")(p) }, syscall.SIGSTOP},
 	}
 }
 
@@ -170,7 +170,7 @@ func (r *ringHosts) kill(t *testing.T, v groupVictim) (pid int) {
 	return pid
 }
 
-// settles checks what became of the ring: it runs, or the index is published and the snapshot has it; nothing else is left. published tells that the index may be.
+// settles checks what became of the ring: it runs, or the index is published and the snapshot has it; nothing else is left. published: the index may be.
 func (r *ringHosts) settles(t *testing.T, ref string, left, published bool) {
 	t.Helper()
 	there := hasIndex(t, ref)
@@ -231,7 +231,7 @@ func TestGroupBad(t *testing.T) {
 	}
 }
 
-// TestGroupChaos has processes of a group's checkpoint die at any time. CRYO_GROUP_CHAOS says for how long, such as 1h.
+// TestGroupChaos has processes of a group's checkpoint die at any time. CRYO_GROUP_CHAOS is for how long, such as 1h.
 func TestGroupChaos(t *testing.T) {
 	long := 30 * time.Second
 	if text := os.Getenv("CRYO_GROUP_CHAOS"); text != "" {

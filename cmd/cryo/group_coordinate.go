@@ -193,7 +193,7 @@ func (m *runningMember) String() string {
 	return "member " + m.name + " on " + m.host
 }
 
-// run has all members do what ask says, in step, and returns when the work of all is over.
+// run has all members do in step what ask returns for them, and returns when the work of all is over.
 func (g *groupRun) run(ctx context.Context, f groupFlags, ask func(m *runningMember) *groupAsk) error {
 	for _, p := range f.parsed {
 		g.members = append(g.members, &runningMember{groupPlace: p, progress: map[string]worker.Progress{}})

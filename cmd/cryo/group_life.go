@@ -33,7 +33,7 @@ type groupEvent struct {
 	late       bool        // a coordinator: the time for the step is over
 }
 
-// lookedUp says whether the registry has the index.
+// lookedUp is whether the registry has the index.
 type lookedUp int
 
 const (

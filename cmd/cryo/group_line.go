@@ -16,7 +16,7 @@ import (
 // groupProtocol is the version of the messages.
 const groupProtocol = 1
 
-// groupMessage is a line of JSON between a coordinator and a member; see GROUPS.md. An empty one says that its sender lives.
+// groupMessage is a line of JSON between a coordinator and a member; see GROUPS.md. An empty one is a sign of life.
 type groupMessage struct {
 	// The coordinator's.
 	Ask        *groupAsk        `json:"ask,omitempty"`        // the first

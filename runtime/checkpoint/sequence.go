@@ -61,7 +61,7 @@ type Request struct {
 	Alive func() bool
 	// Hold, unless nil, keeps the container frozen after the dump; Dump.Exit is then its decision.
 	Hold Holder
-	// Together tells that the container is saved in step with others: its connections are cut before the holder lets it be dumped, and until it goes on or has ended.
+	// With Together, the container is saved in step with others: its connections are cut before the holder lets it be dumped, and until it goes on or has ended.
 	Together bool
 	// Others are the addresses of those others.
 	Others []netip.Addr

@@ -33,7 +33,7 @@ const (
 
 // Held describes a container that stands still before it is dumped.
 type Held struct {
-	// Cut tells that its connections are cut. Before, it waits until all others stand still: what is on its way between them arrives meanwhile, since their kernels still answer.
+	// With Cut, its connections are cut. Before, it waits until all others stand still: what is on its way between them arrives meanwhile, since their kernels still answer.
 	Cut         bool              `json:"cut,omitempty"`
 	Frozen      time.Time         `json:"frozen"` // since when it stands still
 	Connections []runc.Connection `json:"connections,omitempty"`
@@ -95,7 +95,7 @@ func (s *sequence) toOthers(all []runc.Connection) (found []runc.Connection) {
 }
 
 // settle waits a moment until peers have acknowledged what the container has sent, and connections that are about to be made are there. Later, what is sent again would come
-// after ever longer times. first tells that no fence is there yet that turns further peers away.
+// after ever longer times. With first, no fence turns further peers away yet.
 func (s *sequence) settle(ctx context.Context, first bool) (runc.Sockets, error) {
 	began := time.Now()
 	for {

@@ -63,7 +63,7 @@ func Connections(dir string) (connections []Connection, listeners []netip.AddrPo
 	return connections, listeners, err
 }
 
-// Readdress gives the sockets of the images in dir other addresses: each local or remote address that is in addresses becomes the one that it leads to. It is mapped once, so that two addresses may change places.
+// Readdress replaces the addresses of the sockets in the images in dir: each local or remote address that is in addresses becomes the one that it leads to. It is mapped once, so that two addresses may change places.
 // All sockets of IPv4 and IPv6 are changed, of TCP, UDP and others, whether they listen, are connected or only bound. A socket of IPv6 with an IPv4 address (v4-mapped) keeps this form. Sockets without any of
 // the addresses, and all other files, stay byte for byte. The image is replaced whole or not at all.
 //

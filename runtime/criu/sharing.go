@@ -13,7 +13,7 @@ import (
 const mergeable = 1 << unix.MADV_MERGEABLE
 
 // ForgetSharing takes out of the images in dir that processes shared memory with others where they were saved: whether they do here is this host's choice (restore.share-memory), and CRIU fails on a kernel without
-// KSM. CRIU saves it as advice for each mapping, as if the process had given it. A process that gives advice gives it for memory that it knows to have equal pages, and not for its stack: what a process without advice for the
+// KSM. CRIU saves it as advice for each mapping, as if it were the process's. A process advises on memory that it knows to have equal pages, and not for its stack: what a process without advice for the
 // stack has stays. Source: CRIU 4.2, criu/pie/restorer.c, __export_restore_task.
 func ForgetSharing(dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "mm-*.img"))

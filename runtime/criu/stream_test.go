@@ -71,7 +71,7 @@ func (e *end) run(args ...string) {
 	}
 }
 
-// is gives the network one address, in the place of what it has had.
+// is sets the one address of the network, in the place of what it has had.
 func (e *end) is(address netip.Addr) {
 	e.t.Helper()
 	if e.address.IsValid() {
@@ -154,7 +154,7 @@ func (e *end) criu(args ...string) {
 	}
 }
 
-// TestStream freezes both ends of a stream, gives their networks other addresses, and restores them: each number comes once.
+// TestStream freezes both ends of a stream, changes the addresses of their networks, and restores them: each number comes once.
 func TestStream(t *testing.T) {
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") != "" {
