@@ -170,6 +170,25 @@ func (r *ringHosts) kill(t *testing.T, v groupVictim) (pid int) {
 	return pid
 }
 
+// strike kills a victim when the member on the second host has come to a step, lets that member go on, and waits for the end of the command, which must fail.
+func (r *ringHosts) strike(t *testing.T, step, kind string, victim groupVictim, ended chan lab.Result) {
+	t.Helper()
+	r.await(t, step, ended)
+	pid := r.kill(t, victim)
+	if pid == 0 {
+		t.Fatalf("there is no %s", kind)
+	}
+	r.open(t)
+	if r := <-ended; r.Code == 0 {
+		t.Errorf("the command succeeded: %s", r.Stdout)
+	} else {
+		t.Log(r.Stderr)
+	}
+	if victim.signal == syscall.SIGSTOP {
+		kill(t, pid)
+	}
+}
+
 // settles checks what became of the ring: it runs, or the index is published and the snapshot has it; nothing else is left. published: the index may be.
 func (r *ringHosts) settles(t *testing.T, ref string, left, published bool) {
 	t.Helper()
@@ -210,20 +229,7 @@ func TestGroupBad(t *testing.T) {
 					ref := shared.registry.Reference(name(t)) + ":bad"
 					r.set(t, r.hosts[1], step)
 					ended := r.checkpoint(t, ref, left)
-					r.await(t, step, ended)
-					pid := r.kill(t, victim)
-					if pid == 0 {
-						t.Fatalf("there is no %s", kind)
-					}
-					r.open(t)
-					if r := <-ended; r.Code == 0 {
-						t.Errorf("the command succeeded: %s", r.Stdout)
-					} else {
-						t.Log(r.Stderr)
-					}
-					if victim.signal == syscall.SIGSTOP {
-						kill(t, pid)
-					}
+					r.strike(t, step, kind, victim, ended)
 					r.settles(t, ref, left, step == "complete" || step == "told")
 				})
 			}
@@ -307,20 +313,7 @@ func TestGroupBadRestore(t *testing.T) {
 				r.set(t, two, step)
 				ended := make(chan lab.Result, 1)
 				go func() { ended <- one.Cryo(t.Context(), restore...) }()
-				r.await(t, step, ended)
-				pid := r.kill(t, victim)
-				if pid == 0 {
-					t.Fatalf("there is no %s", kind)
-				}
-				r.open(t)
-				if r := <-ended; r.Code == 0 {
-					t.Errorf("the command succeeded: %s", r.Stdout)
-				} else {
-					t.Log(r.Stderr)
-				}
-				if victim.signal == syscall.SIGSTOP {
-					kill(t, pid)
-				}
+				r.strike(t, step, kind, victim, ended)
 				switch {
 				case step == "running" && (kind == "member" || kind == "connection"): // the others stay if the coordinator has heard that all run, and else are removed
 					eventually(t, "the other member runs or is gone", 40*time.Second, func() bool {

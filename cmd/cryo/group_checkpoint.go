@@ -122,7 +122,7 @@ func (a *app) checkpointGroup(ctx context.Context, f checkpointFlags) error {
 	err = g.run(ctx, f.group, func(m *runningMember) *groupAsk {
 		ref, _ := memberRef(full, m.name) // looked at before
 		return &groupAsk{
-			Protocol: groupProtocol, Namespace: a.namespace, Registry: askRegistry(o), Progress: a.report() != nil,
+			Protocol: groupProtocol, Namespace: a.namespace, Registry: passedOn(o), Progress: a.report() != nil,
 			Checkpoint: &groupCheckpoint{
 				Container: m.container, Ref: ref, LeaveRunning: f.LeaveRunning, FileLocks: f.FileLocks, ExternalUnixSockets: f.ExternalUnixSockets, ReadyTimeout: f.ReadyTimeout, Parent: f.Parent,
 				Compression: f.Compression, SegmentSize: f.SegmentSize, GPUTimeout: f.GPUTimeout, GPUEngine: f.GPUEngine, Force: f.Force,
@@ -147,12 +147,7 @@ func (a *app) checkpointGroup(ctx context.Context, f checkpointFlags) error {
 	return err
 }
 
-// askRegistry returns how members reach the registry.
-func askRegistry(o registry.Options) worker.Registry {
-	return worker.Registry{PlainHTTP: o.PlainHTTP, Insecure: o.Insecure, Username: o.Username, Password: o.Password, Concurrency: o.Concurrency}
-}
-
-// write returns the index of the snapshots that all members have sent.
+// write returns the group's index. It lists the snapshot that each member has pushed.
 func (g *groupRun) write() ([]byte, error) {
 	group := image.Group{Created: time.Now()}
 	for _, m := range g.members {

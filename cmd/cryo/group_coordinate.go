@@ -96,7 +96,7 @@ type groupRun struct {
 	failed  error            // the first failure
 	hold    time.Duration
 
-	// permit returns what the members hear with the permission to go on from a step.
+	// permit returns the addresses that the coordinator sends with the permission to pass a step; nil: none.
 	permit func(worker.Step) (*worker.Together, error)
 	// publish writes the index, which index returns.
 	publish func(context.Context) error
@@ -193,7 +193,7 @@ func (m *runningMember) String() string {
 	return "member " + m.name + " on " + m.host
 }
 
-// run has all members do in step what ask returns for them, and returns when the work of all is over.
+// run sends each member its task, which ask returns, and leads all members through the steps. It returns when every member has finished or failed.
 func (g *groupRun) run(ctx context.Context, f groupFlags, ask func(m *runningMember) *groupAsk) error {
 	for _, p := range f.parsed {
 		g.members = append(g.members, &runningMember{groupPlace: p, progress: map[string]worker.Progress{}})

@@ -149,7 +149,7 @@ type coordination struct {
 	ended   []bool        // the member's work is over, or its connection is
 	tried   bool          // to publish the index
 	failed  bool          // all members were told to undo their work, as far as they have not decided
-	decided bool          // the group's checkpoint is published, or all containers run
+	decided bool          // the coordinator has published the index, or all members have reported that they run: it undoes nothing any more
 }
 
 func newCoordination(steps []worker.Step, members int) *coordination {

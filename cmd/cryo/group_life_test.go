@@ -359,7 +359,7 @@ func TestGroupLives(t *testing.T) {
 	}
 }
 
-// settled reports whether all moves from a world are failures.
+// settled reports whether nothing happens any more in a world unless another process or connection fails.
 func settled(next []world, w world) bool {
 	return !slices.ContainsFunc(next, func(n world) bool { return n.faults == w.faults })
 }

@@ -59,7 +59,7 @@ func (a *app) restoreGroup(ctx context.Context, f restoreFlags) error {
 	f.choices.GPUs, f.choices.Devices = f.gpu.gpus, f.gpu.devices
 	err = g.run(ctx, f.group, func(m *runningMember) *groupAsk {
 		return &groupAsk{
-			Protocol: groupProtocol, Namespace: a.namespace, Registry: askRegistry(o), Progress: a.report() != nil,
+			Protocol: groupProtocol, Namespace: a.namespace, Registry: passedOn(o), Progress: a.report() != nil,
 			Restore: &groupRestore{Ref: refs[m.name], Name: m.container, Choices: f.choices},
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // registryFlags say how to reach a registry; names are those of ctr.
@@ -79,4 +80,9 @@ func (r *registryFlags) login(ctx context.Context, a *app) (user, password strin
 		return "", "", misused("cryo", "the password of user %s is empty", user)
 	}
 	return user, password, nil
+}
+
+// passedOn returns the options by which another process of cryo's reaches the registry, on this host or on that of a group's member.
+func passedOn(o registry.Options) worker.Registry {
+	return worker.Registry{PlainHTTP: o.PlainHTTP, Insecure: o.Insecure, CAFile: o.CAFile, Username: o.Username, Password: o.Password, Concurrency: o.Concurrency}
 }

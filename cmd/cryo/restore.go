@@ -169,7 +169,7 @@ func (a *app) restore(ctx context.Context, f restoreFlags) error {
 		return err
 	}
 	f.choices.Devices, f.choices.GPUs = f.gpu.devices, f.gpu.gpus
-	f.choices.Registry = worker.Registry{PlainHTTP: o.PlainHTTP, Insecure: o.Insecure, CAFile: o.CAFile, Username: o.Username, Password: o.Password, Concurrency: o.Concurrency}
+	f.choices.Registry = passedOn(o)
 	c, err := a.restoreCommand(s)
 	if err != nil {
 		return err

@@ -38,7 +38,7 @@ const (
 // Connection is a TCP connection as one of its two ends has it.
 type Connection struct{ Local, Remote netip.AddrPort }
 
-// Connections returns the TCP connections and the addresses of the TCP listeners that the images in dir have. A socket of IPv6 that has an IPv4 address (v4-mapped) sends packets of IPv4, and is returned so.
+// Connections returns the TCP connections and the addresses of the TCP listeners that the images in dir have. An IPv6 socket with a v4-mapped address sends IPv4 packets; its addresses are returned as IPv4.
 // A listener that takes connections to all addresses of both families is returned once for each of them.
 func Connections(dir string) (connections []Connection, listeners []netip.AddrPort, err error) {
 	err = eachRecord(dir, filesImage, func(data []byte) error {

@@ -33,7 +33,7 @@ type Sockets struct {
 	Arriving []Connection
 	// Closing are connections that no process has any more, whose last data or end the peer has not acknowledged yet. In a network that is shared they are not known.
 	Closing []Connection
-	// Unacknowledged counts the segments that were sent on Connections and that their peers have not acknowledged yet.
+	// Unacknowledged is the number of segments that Connections have sent and their peers have not acknowledged yet.
 	Unacknowledged int
 }
 

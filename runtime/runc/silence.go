@@ -32,7 +32,7 @@ func (c Container) Silence(ctx context.Context) error {
 	return SilenceProcesses(pids)
 }
 
-// SilenceProcesses is [Container.Silence] for processes that runc does not know yet, or does not know any more. None of them runs.
+// SilenceProcesses does what [Container.Silence] does, for a list of processes, which must stand still. runc need not know them.
 func SilenceProcesses(pids []int) (err error) {
 	var silent []int
 	defer func() {

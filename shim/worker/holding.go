@@ -254,7 +254,7 @@ func (s *Shim) Decide(ctx context.Context, d checkpoint.Decision) (checkpoint.Re
 	}
 }
 
-// waitsTime is how long is between two signs of a process that waits.
+// waitsTime is the interval at which a waiting checkpoint process sends Waits.
 const waitsTime = 5 * time.Second
 
 // Waiting has the shim know that the process waits for other members of the container's group, until the function is called that it returns.
