@@ -338,10 +338,7 @@ func (m *groupMember) remove(ctx context.Context) error {
 	defer client.Close()
 	container, err := client.LoadContainer(ctx, m.container)
 	if err == nil {
-		err = restore.RemoveTask(ctx, container)
-	}
-	if err == nil {
-		err = container.Delete(ctx, containerd.WithSnapshotCleanup)
+		err = restore.Remove(ctx, container)
 	}
 	if restore.IgnoreNotFound(err) != nil {
 		return failure.New(errdefs.ErrUnknown, "remove it with ctr containers rm "+m.container, "remove the container %s of a group that is not restored: %w", m.container, err)

@@ -56,8 +56,8 @@ func Lease(ctx context.Context, client *containerd.Client, work string) (_ conte
 	return leases.WithLease(ctx, id), done, nil
 }
 
-// remove removes a container and its task, as long as undoTime.
-func remove(ctx context.Context, container containerd.Container) (err error) {
+// Remove removes a container, its task and its root file system. It tries again for as long as undoTime.
+func Remove(ctx context.Context, container containerd.Container) (err error) {
 	for deadline := time.Now().Add(undoTime); ; time.Sleep(pollTime) {
 		if err = RemoveTask(ctx, container); err == nil {
 			err = IgnoreNotFound(container.Delete(ctx, containerd.WithSnapshotCleanup))
@@ -137,7 +137,7 @@ func RemoveAbandoned(ctx context.Context, client *containerd.Client, work string
 		if err != nil || !isAbandoned(labels[daemon.WorkLabel]) {
 			continue // gone meanwhile, or another's
 		}
-		if err := remove(ctx, container); err != nil {
+		if err := Remove(ctx, container); err != nil {
 			failed = append(failed, fmt.Errorf("remove the container %s, whose command has ended: %w", container.ID(), err))
 		}
 	}

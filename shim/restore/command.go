@@ -143,7 +143,7 @@ func (m *making) undo(ctx context.Context, refused bool) (err error) {
 	defer cancel()
 	m.listener.Close() // the restore process hears it, and ends
 	if m.container != nil {
-		if err = remove(ctx, m.container); err != nil {
+		if err = Remove(ctx, m.container); err != nil {
 			err = failure.New(failure.KindOf(err, errdefs.ErrUnknown), "remove it when containerd is back: ctr containers rm "+m.container.ID(), "remove the container %s: %w", m.container.ID(), err)
 		}
 	}
