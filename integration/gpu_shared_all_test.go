@@ -220,7 +220,12 @@ func TestGPUPeer(t *testing.T) {
 func TestGPUReduceEight(t *testing.T) {
 	for where, flags := range onDevices {
 		t.Run(where, func(t *testing.T) {
-			sharedJourney(t, 3, 8*7, 8*12<<20, flags, append(sharingAll(8), "--apart", "--reduce")...)
+			sharedJourney(t, 3, 8*7, 8*12<<20, flags, append(sharingAll(8), "--apart", "--reduce", "1")...)
 		})
 	}
+}
+
+// TestGPUReduceBehind stops two processes of which one makes some ten thousand calls between two kernels that wait for each other, as a rank of a large model does.
+func TestGPUReduceBehind(t *testing.T) {
+	sharedJourney(t, 3, 2, 2*12<<20, handing, append(sharingAll(2), "--reduce", "20000")...)
 }

@@ -40,7 +40,7 @@ func TestGPUShared(t *testing.T) { sharedJourney(t, 1, 2, 2*12<<20, handing, sha
 
 // TestGPUReduce does so with processes whose kernels wait for each other, and which never rest.
 func TestGPUReduce(t *testing.T) {
-	sharedJourney(t, 1, 2, 2*12<<20, handing, append(sharingAll(2), "--reduce")...)
+	sharedJourney(t, 1, 2, 2*12<<20, handing, append(sharingAll(2), "--reduce", "1")...)
 }
 
 // sharedJourney leaves a container running so many times and then restores it on the second host, and wants each process to see what the others write afterwards. The snapshot must record

@@ -100,7 +100,8 @@ static void *reduce(void *unused)
 	(void)unused;
 	must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(context));
 	for (unsigned round = 0;; round++) {
-		cuda.cuStreamQuery(NULL);
+		for (int call = number ? options.reduce : 1; call > 0; call--)
+			cuda.cuStreamQuery(NULL);
 		must("cuLaunchKernel", cuda.cuLaunchKernel(NULL, 1, 1, 2, 1, 1, 1, 0, NULL, arguments, NULL));
 		cuda.cuStreamQuery(NULL);
 		if (round % 3)

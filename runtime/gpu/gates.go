@@ -24,23 +24,29 @@ func (e *Engine) closeGates(ctx context.Context, all []*given, fresh []cudaProce
 }
 
 // A round in which gates are closed by turns takes from one millisecond to 16: what has not ended in the first may take long. In every eighth round of those in which nothing
-// else happens, all make a call: they may wait for each other.
+// else happens, all make a call: they may wait for each other. mostCalls is how many calls a process makes in a round at most: a language model makes some thousand for a token.
 const (
 	shortest    = time.Millisecond
 	roundsEach  = 32
 	doublings   = 4
 	roundsQuiet = 8
+	mostCalls   = 1024
 )
 
 // closeByTurns closes the gates of processes that may wait for each other within kernels, as ranks of NCCL do. All gates are closed at once, and stay closed. Where work of some has not
-// ended, it may wait for what the others have not begun: those whose work has ended make one call each, and so on, until the work of all has ended. So they all come to stand
-// where the first of them was.
+// ended, it may wait for what the others have not begun: those whose work has ended make calls, and so on, until the work of all has ended. So they all come to stand
+// where the first of them was. As long as the same processes are behind, they make twice as many calls in each round. Where others are behind then, those went too far, and the most
+// that may be made in a round is halved: in the end each makes one call.
 func (e *Engine) closeByTurns(ctx context.Context, all []*given, fresh []cudaProcess) ([]*given, error) {
-	var stands []*given // in the round before
-	quiet := 0
+	var behind, last []*given // in the round before, and when there were any
+	calls, most, quiet := uint32(1), uint32(2*mostCalls), 0
 	for round, deadline := 0, time.Now().Add(e.Timeout); ; round++ {
 		bound := shortest << min(round/roundsEach, doublings)
-		late, err := e.closeOnce(ctx, all, fresh, func(g *given) error { return g.library.Stand(ctx, bound, slices.Contains(stands, g)) })
+		if _, err := e.closeOnce(ctx, talking(behind), fresh, func(g *given) error { return g.library.Stand(ctx, shortest, calls) }); err != nil {
+			return talking(all), err
+		}
+		all = talking(all)
+		late, err := e.closeOnce(ctx, all, fresh, func(g *given) error { return g.library.Stand(ctx, bound, 0) })
 		all = talking(all)
 		if err != nil || late.none() {
 			return all, err
@@ -48,13 +54,26 @@ func (e *Engine) closeByTurns(ctx context.Context, all []*given, fresh []cudaPro
 		if time.Now().After(deadline) {
 			return all, errors.Join(late.err(e.Timeout), e.openGates(ctx, all))
 		}
-		stands = slices.DeleteFunc(slices.Clone(all), func(g *given) bool { return slices.Contains(late.all, g) })
-		if quiet++; len(stands) > 0 {
-			quiet = 0
-		} else if quiet%roundsQuiet == 0 {
-			stands = all
+		stand := slices.DeleteFunc(slices.Clone(all), func(g *given) bool { return slices.Contains(late.all, g) })
+		switch {
+		case len(stand) == 0:
+			behind, calls = nil, 1
+			if quiet++; quiet%roundsQuiet == 0 {
+				behind = all
+			}
+			continue
+		case !within(stand, last): // who was ahead is behind
+			calls, most = 1, max(most/2, 1)
+		default:
+			calls = min(2*calls, most)
 		}
+		behind, last, quiet = stand, stand, 0
 	}
+}
+
+// within reports whether all of some are among others.
+func within(some, others []*given) bool {
+	return !slices.ContainsFunc(some, func(g *given) bool { return !slices.Contains(others, g) })
 }
 
 // openGates opens all, also those that are open.

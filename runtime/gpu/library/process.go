@@ -56,13 +56,10 @@ func (p *Process) Close(ctx context.Context, deadline time.Duration) error {
 }
 
 // Stand closes the gate as Close does, but by turns with other processes, for which devices may wait: after a [BusyError] of work the gate stays closed, until
-// Stand or Open comes. With step, each thread that waits at the gate makes one call before.
-func (p *Process) Stand(ctx context.Context, deadline time.Duration, step bool) error {
-	var before uint32
-	if step {
-		before = 1
-	}
-	return p.closeWithin(ctx, standing, deadline, before)
+// Stand or Open comes. Before, each thread that waits at the gate makes a call, and again when all are back and one waits, up to so many times: fewer where that takes 100 ms, or a
+// call or the program between two calls more than 2 ms.
+func (p *Process) Stand(ctx context.Context, deadline time.Duration, calls uint32) error {
+	return p.closeWithin(ctx, standing, deadline, calls)
 }
 
 func (p *Process) closeWithin(ctx context.Context, how kind, deadline time.Duration, more ...uint32) error {

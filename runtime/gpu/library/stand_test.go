@@ -142,7 +142,7 @@ func (s *stander) goesOn() {
 // TestStandStep has each thread of a program that stands make one call, again and again, and then all they want. A thread that is on its way to the gate makes none.
 func TestStandStep(t *testing.T) {
 	s := startStanding(t, "0")
-	if err := s.p.Stand(t.Context(), patient, true); err != nil { // no thread stands yet
+	if err := s.p.Stand(t.Context(), patient, 1); err != nil { // no thread stands yet
 		t.Fatal(err)
 	}
 	first := s.still()
@@ -151,7 +151,7 @@ func TestStandStep(t *testing.T) {
 		if fewest, _ := calls(first, before); fewest >= 5 {
 			break
 		}
-		if err := s.p.Stand(t.Context(), patient, true); err != nil || round == 100 {
+		if err := s.p.Stand(t.Context(), patient, 1); err != nil || round == 100 {
 			t.Fatalf("round %d: %v, %v", round, before, err)
 		}
 		now := s.still()
@@ -161,7 +161,7 @@ func TestStandStep(t *testing.T) {
 		before = now
 	}
 	before = s.still()
-	if err := s.p.Stand(t.Context(), patient, false); err != nil {
+	if err := s.p.Stand(t.Context(), patient, 0); err != nil {
 		t.Fatal(err)
 	}
 	if now := s.still(); !slices.Equal(now, before) {
@@ -180,12 +180,12 @@ func TestStandBusy(t *testing.T) {
 			s := startStanding(t, "3600000")
 			for range 3 {
 				var busy *BusyError
-				if err := s.p.Stand(t.Context(), time.Millisecond, false); !errors.As(err, &busy) || busy.Capturing {
+				if err := s.p.Stand(t.Context(), time.Millisecond, 0); !errors.As(err, &busy) || busy.Capturing {
 					t.Fatal(err)
 				}
 			}
 			before := s.still()
-			if err := s.p.Stand(t.Context(), time.Millisecond, true); err == nil {
+			if err := s.p.Stand(t.Context(), time.Millisecond, 1); err == nil {
 				t.Fatal("its devices are idle")
 			}
 			now := s.still()

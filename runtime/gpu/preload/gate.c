@@ -5,6 +5,7 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -271,7 +272,36 @@ void gate_open(void)
 	next_turn();
 }
 
-void gate_step(void) { next_turn(); }
+// waits is true while a thread waits at the gate for the next turn.
+static int waits(void)
+{
+	int found = 0;
+
+	pthread_mutex_lock(&seating);
+	for (struct row *r = &first; r && !found; r = r->next)
+		for (struct seat *s = r->seats; s < r->seats + ROW && !found; s++)
+			found = s->tid && !s->own && __atomic_load_n(&s->came, __ATOMIC_SEQ_CST) == turn;
+	pthread_mutex_unlock(&seating);
+	return found;
+}
+
+void gate_steps(unsigned calls)
+{
+	int64_t last = now_ns() + 100000000;
+
+	while (calls--) {
+		int64_t until = now_ns() + 2000000;
+
+		next_turn();
+		if (until > last)
+			return;
+		while (calls && (inside() || !waits())) {
+			if (now_ns() > until)
+				return;
+			sched_yield();
+		}
+	}
+}
 
 void gate_forked(void)
 {

@@ -18,8 +18,9 @@ void gate_ready(void);
 // still in progress; the gate is open again then, unless it is to stay closed.
 int gate_close(int64_t deadline, int stay);
 void gate_open(void);
-// gate_step lets each thread that waits at the closed gate make one call. gate_close waits for these.
-void gate_step(void);
+// gate_steps lets each thread that waits at the closed gate make one call, and again when these are back and a thread waits, so many times. It ends early after
+// 100 ms, and where one of these turns takes more than 2 ms: a call waits for a device, or the program for something else. gate_close follows.
+void gate_steps(unsigned calls);
 // gate_own is for the library's own threads: what they call passes.
 void gate_own(void);
 // gate_forked is for the child of a fork, in which only this thread runs.

@@ -130,14 +130,14 @@ CUresult hand_close(unsigned deadline_ms, int stay)
 	return r;
 }
 
-void hand_step(void)
+void hand_steps(unsigned calls)
 {
 	if (state == CLOSED && !given && !parted) {
 		state = WHOLE;
 		barred = 1;
 	}
 	if (barred)
-		gate_step();
+		gate_steps(calls);
 }
 
 CUresult hand_export(struct piece *p, int *fd)

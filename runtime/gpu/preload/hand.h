@@ -34,8 +34,8 @@ const char *hand_reason(void);
 // hand_close closes the gate and waits for the devices. The gate is open after NOT_READY: some work had not ended, unless it is to stay closed; and after
 // STREAM_CAPTURE_UNSUPPORTED: a stream was being captured.
 CUresult hand_close(unsigned deadline_ms, int stay);
-// hand_step lets each thread that waits at a gate that stayed closed, or was closed and nothing given since, make one call; hand_close follows.
-void hand_step(void);
+// hand_steps lets threads that wait at a gate that stayed closed, or was closed and nothing given since, make so many calls, see gate_steps; hand_close follows.
+void hand_steps(unsigned calls);
 // hand_look looks whether the driver would still find memory that comes by descriptors, while the program runs; hand_mistaken tells.
 void hand_look(void);
 int hand_mistaken(void);

@@ -367,11 +367,13 @@ static int import(int socket, struct message *m)
 	return plain(socket, m, r, 0);
 }
 
-static CUresult close_within(uint32_t ms, int stay)
+static CUresult close_within(uint32_t ms, int stay, uint32_t calls)
 {
 	CUresult r;
 
 	thread_let_go(); // it may take as long as the host says, and opens nothing
+	if (calls)
+		hand_steps(calls);
 	r = hand_close(ms, stay);
 	thread_hold();
 	return r;
@@ -384,20 +386,18 @@ static int close_gate(int socket, const struct message *m)
 	if (m->size != sizeof(ms))
 		return 0;
 	memcpy(&ms, m->payload, sizeof(ms));
-	return plain(socket, m, close_within(ms, 0), 0);
+	return plain(socket, m, close_within(ms, 0, 0), 0);
 }
 
 // stand closes the gate by turns with other processes.
 static int stand(int socket, const struct message *m)
 {
-	uint32_t request[2]; // ms, whether threads that wait make a call each before
+	uint32_t request[2]; // ms, and how many calls each thread that waits may make before
 
 	if (m->size != sizeof(request))
 		return 0;
 	memcpy(request, m->payload, sizeof(request));
-	if (request[1])
-		hand_step();
-	return plain(socket, m, close_within(request[0], 1), 0);
+	return plain(socket, m, close_within(request[0], 1, request[1]), 0);
 }
 
 static int serve(int socket, struct message *m)
