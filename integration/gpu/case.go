@@ -57,7 +57,8 @@ func cases(s settings) []testCase {
 	)
 	all = append(all, programCases()...)
 	all = append(all, keeperCases(s.keeper)...)
-	all = append(all, sharedCases()...)
+	all = append(all, startCases()...)
+	all = append(all, sharedCases(s.keeper)...)
 	all = append(all,
 		testCase{"other-gpu", "onto the other GPU, and back", 2, 70, 8, runOtherGPU},
 		testCase{"two-gpus", "one process copies between two GPUs: refused, unharmed", 2, 40, 8, runTwoGPUs},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,8 +35,8 @@ func (r *result) quiet() *result { return &result{Case: r.Case, Times: r.Times} 
 
 // leaveRunningByKeeper takes a checkpoint by the engine keeper that leaves the container running, and verifies it. So many bytes must have been
 // handed over.
-func (b *bench) leaveRunningByKeeper(ctx context.Context, r *result, c *container, prefix string, least int64) error {
-	t, err := b.leaveRunning(ctx, r, c, prefix, byKeeper...)
+func (b *bench) leaveRunningByKeeper(ctx context.Context, r *result, c *container, prefix string, least int64, flags ...string) error {
+	t, err := b.leaveRunning(ctx, r, c, prefix, slices.Concat(byKeeper, flags)...)
 	if err == nil && t.GPU.Bytes < least {
 		err = fmt.Errorf("%d MiB were handed over, which should be %d at least", t.GPU.Bytes>>20, least>>20)
 	}
@@ -50,6 +51,14 @@ func (b *bench) thereAndBack(ctx context.Context, r *result, c *container, flags
 	}
 	b.a, b.b = b.b, b.a
 	return nil
+}
+
+// leaveOrMove is cycle n of a container: each fifth moves it, the others leave it running.
+func (b *bench) leaveOrMove(ctx context.Context, r *result, c *container, n int, flags ...string) error {
+	if n%5 == 4 {
+		return b.thereAndBack(ctx, r, c, slices.Concat(byKeeper, flags)...)
+	}
+	return b.leaveRunningByKeeper(ctx, r, c, "live", 1, flags...)
 }
 
 // home gives what puts the hosts back in their order.
@@ -116,7 +125,7 @@ func (b *bench) stress(ctx context.Context, r *result, count int, most time.Dura
 // trainThrough takes a program that trains through checkpoints, of which each fifth ends it. A third of the time is for the
 // undisturbed run.
 func (b *bench) trainThrough(ctx context.Context, r *result, count int, most time.Duration) error {
-	const between, moved = 10, 5 // steps; cycles
+	const between = 10 // steps
 	c := b.python(r.Case, trainingProgram).keeper()
 	defer b.clear(ctx, c)
 	defer b.home()()
@@ -129,11 +138,7 @@ func (b *bench) trainThrough(ctx context.Context, r *result, count int, most tim
 	quiet := r.quiet()
 	began := time.Now()
 	done, err := cycles(ctx, count, 2*most/3, func(n int) error {
-		if n%moved == moved-1 {
-			if err := b.thereAndBack(ctx, quiet, c, byKeeper...); err != nil {
-				return err
-			}
-		} else if err := b.leaveRunningByKeeper(ctx, quiet, c, "live", 1); err != nil {
+		if err := b.leaveOrMove(ctx, quiet, c, n); err != nil {
 			return err
 		}
 		steps, err := c.steps(ctx, b.a)

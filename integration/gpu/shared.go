@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 )
@@ -10,7 +11,7 @@ import (
 const overTCP = "--tcp-established"
 
 // sharedCases are containers whose processes share device memory by descriptors. Those on two GPUs are refused while other programs use these.
-func sharedCases() []testCase {
+func sharedCases(k keeperSettings) []testCase {
 	nccl := func(way string) func(context.Context, *bench, *result) error {
 		return func(ctx context.Context, b *bench, r *result) error {
 			return b.handing(ctx, r, b.ranks(r.Case, way).keeper(), true, overTCP)
@@ -20,6 +21,12 @@ func sharedCases() []testCase {
 		return func(ctx context.Context, b *bench, r *result) error {
 			return b.handing(ctx, r, b.rankProgram(r, name).keeper(), true, overTCP)
 		}
+	}
+	throughout := func(name, about string) testCase {
+		return testCase{"keeper-" + name + "-cycles", fmt.Sprintf("%s, %d checkpoints: the losses of the first epoch", about, min(50, k.cycles)), 2, 40 + int(k.time.Seconds()), 16,
+			func(ctx context.Context, b *bench, r *result) error {
+				return b.ranksThrough(ctx, r, b.rankProgram(r, name).keeper(), min(50, k.cycles), k.time)
+			}}
 	}
 	return []testCase{
 		{"keeper-shared", "two processes on a GPU that share memory by descriptors", 1, 40, 8, sharedBlocks(2)},
@@ -40,7 +47,11 @@ func sharedCases() []testCase {
 		{"keeper-nccl-15", "two ranks of NCCL with 15 GiB each", 2, 150, 140, nccl("15")},
 		{"keeper-ddp", "torchrun: DDP with two loader workers a rank", 2, 90, 16, rank("ddp")},
 		{"keeper-fsdp", "torchrun: FSDP with two loader workers a rank", 2, 90, 16, rank("fsdp")},
-		{"keeper-tensor", "torchrun: a language model of 8 billion parameters, tensor-parallel: the same tokens", 2, 150, 80, rank("tensor")},
+		throughout("ddp", "torchrun, DDP"),
+		throughout("fsdp", "torchrun, FSDP"),
+		{"keeper-custom", "torchrun: an all-reduce by a kernel of its own over legacy IPC, as vLLM's, launched and in a CUDA graph", 2, 90, 16, rank("custom")},
+		{"keeper-custom-exchanged", "the same, restored with the GPUs exchanged", 2, 90, 16, exchanged(func(b *bench, r *result) *container { return b.rankProgram(r, "custom") }, overTCP)},
+		{"keeper-tensor", "torchrun: a language model of 8 billion parameters, tensor-parallel: the same tokens", 2, 240, 80, rank("tensor")},
 		{"keeper-pipeline", "torchrun: a pipeline of two stages", 2, 90, 16, rank("pipeline")},
 		{"keeper-peer", "one process on two GPUs, copies from GPU to GPU with access (PyTorch)", 2, 60, 8, runPeer},
 		{"keeper-device-map", "one process on two GPUs: accelerate's layout, copies from GPU to GPU", 2, 90, 16, runDeviceMap},
@@ -77,6 +88,25 @@ func (b *bench) rankProgram(r *result, name string) *container {
 	c := b.several(b.python(r.Case, "rank_programs.py", name))
 	c.flags = append(c.flags, "--annotation", "io.cryo.io-uring=refuse", "--hostname", hostname)
 	return c
+}
+
+// ranksThrough takes ranks through checkpoints, of which each fifth ends them. After each, every rank repeats whole epochs.
+func (b *bench) ranksThrough(ctx context.Context, r *result, c *container, count int, most time.Duration) error {
+	defer b.clear(ctx, c)
+	defer b.home()()
+	if err := b.begin(ctx, r, c); err != nil {
+		return err
+	}
+	quiet := r.quiet()
+	began := time.Now()
+	done, err := cycles(ctx, count, most, func(n int) error { return b.leaveOrMove(ctx, quiet, c, n, overTCP) })
+	r.Snapshot = quiet.Snapshot
+	r.checked("%d cycles in %.0f s, of %d asked; %d of them ended and restored it", done, time.Since(began).Seconds(), count, len(r.Times["restore"]))
+	if err != nil {
+		return err
+	}
+	_, err = c.check(ctx, b.a, r, "after those")
+	return err
 }
 
 // runPeer moves the program that the driver's engine refuses (two-gpus).

@@ -3,7 +3,7 @@ gave, bit for bit; each rank answers for itself.
 
     rank_programs.py NAME
 
-NAME is ddp, fsdp, tensor, pipeline, or device-map, which is one process.
+NAME is ddp, fsdp, tensor, pipeline, custom, or device-map, which is one process.
 """
 
 import os
@@ -108,7 +108,7 @@ def llama(torch, layers, width=4096):
 def generated(torch, model):
     prompt = torch.arange(1, 65, device="cuda")[None]
     with torch.inference_mode():
-        return model.generate(prompt, max_new_tokens=16, do_sample=False, pad_token_id=0)[0, 64:].tolist()
+        return model.generate(prompt, max_new_tokens=8, do_sample=False, pad_token_id=0)[0, 64:].tolist()
 
 
 def tensor():
@@ -153,6 +153,127 @@ def pipeline():
     return epoch, rank
 
 
+# Each rank sums what all ranks have in memory, in the same order. Its blocks wait for those of the others before they read, and after it. A block's number of rounds is in memory, so that
+# a replayed graph goes on with it.
+ALL_REDUCE = r"""
+extern "C" __global__ void all_reduce(float *out, const volatile float *const *in, volatile unsigned *const *flags, unsigned *rounds, int rank, int world, long long count)
+{
+	unsigned round = 2 * rounds[blockIdx.x] + 1;
+	for (int step = 0; step < 2; step++, round++) {
+		__syncthreads();
+		if (threadIdx.x < world) {
+			__threadfence_system();
+			flags[threadIdx.x][blockIdx.x * world + rank] = round;
+			while ((int)(flags[rank][blockIdx.x * world + threadIdx.x] - round) < 0)
+				;
+			__threadfence_system();
+		}
+		__syncthreads();
+		for (long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x; !step && i < count; i += (long long)gridDim.x * blockDim.x) {
+			float sum = 0;
+			for (int r = 0; r < world; r++)
+				sum += in[r][i];
+			out[i] = sum;
+		}
+	}
+	if (threadIdx.x == 0)
+		rounds[blockIdx.x]++;
+}
+"""
+
+
+class Opened:
+    """Memory of all ranks, by the runtime's legacy IPC: addresses of each rank's, in a tensor on the device."""
+
+    def __init__(self, torch, dist, pointer, offset=0):
+        import ctypes
+
+        class Handle(ctypes.Structure):
+            _fields_ = [("bytes", ctypes.c_byte * 64)]
+
+        runtime, handle = cuda_runtime(), Handle()
+        succeed(runtime.cudaIpcGetMemHandle(ctypes.byref(handle), ctypes.c_void_p(pointer - offset)))
+        handles = [None] * dist.get_world_size()
+        dist.all_gather_object(handles, (bytes(handle), offset))
+        addresses = []
+        for rank, (text, at) in enumerate(handles):
+            opened = ctypes.c_void_p(pointer - offset)
+            if rank != dist.get_rank():
+                succeed(runtime.cudaIpcOpenMemHandle(ctypes.byref(opened), Handle.from_buffer_copy(text), 1))  # cudaIpcMemLazyEnablePeerAccess
+            addresses.append(opened.value + at)
+        self.addresses = torch.tensor(addresses, dtype=torch.int64, device="cuda")
+
+
+def cuda_runtime():
+    """The library that PyTorch has loaded, as vLLM finds it."""
+    import ctypes
+
+    with open("/proc/self/maps") as maps:
+        return ctypes.CDLL(next(line.split()[-1] for line in maps if "libcudart" in line))
+
+
+def succeed(result):
+    if result:
+        raise RuntimeError(f"CUDA's runtime: {result}")
+
+
+def start_of(tensor):
+    """Where the allocation of a tensor begins, which is what a handle is of."""
+    import ctypes
+
+    start = ctypes.c_uint64()
+    succeed(ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute(ctypes.byref(start), 11, ctypes.c_uint64(tensor.data_ptr())))  # CU_POINTER_ATTRIBUTE_RANGE_START_ADDR
+    return start.value
+
+
+def custom():
+    """All-reduces by a kernel that reads the memory of all ranks, which they open by legacy IPC, as the custom all-reduce of vLLM does: flags by cudaMalloc, data by PyTorch's
+    allocator; launched, and replayed in a CUDA graph."""
+    torch, dist, rank = begin()
+    import ctypes
+
+    import cupy
+    import numpy
+
+    cupy.cuda.Device(torch.cuda.current_device()).use()
+    world, blocks, count = dist.get_world_size(), 32, 1 << 22
+    kernel = cupy.RawKernel(ALL_REDUCE, "all_reduce")
+    pointer = ctypes.c_void_p()
+    size = blocks * world * 4 + (8 << 20)  # of flags, and as vLLM has it, data
+    succeed(cuda_runtime().cudaMalloc(ctypes.byref(pointer), size))
+    succeed(cuda_runtime().cudaMemset(pointer, 0, size))
+    flags = Opened(torch, dist, pointer.value)
+    x, out = torch.zeros(count, device="cuda"), torch.zeros(count, device="cuda")
+    data = Opened(torch, dist, x.data_ptr(), x.data_ptr() - start_of(x))
+    rounds = torch.zeros(blocks, dtype=torch.int32, device="cuda")
+
+    def reduce():
+        with cupy.cuda.ExternalStream(torch.cuda.current_stream().cuda_stream):
+            pointers = [numpy.uint64(v) for v in (out.data_ptr(), data.addresses.data_ptr(), flags.addresses.data_ptr(), rounds.data_ptr())]
+            kernel((blocks,), (512,), (*pointers, numpy.int32(rank), numpy.int32(world), numpy.int64(count)))
+
+    torch.cuda.synchronize()
+    dist.barrier()
+    reduce()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        reduce()
+
+    def epoch():
+        for i in range(8):
+            torch.manual_seed(8 * rank + i)
+            x.normal_()
+            graph.replay() if i % 2 else reduce()
+            by_library = x.clone()
+            dist.all_reduce(by_library)
+            if not torch.allclose(out, by_library, atol=1e-5):
+                raise RuntimeError(f"rank {rank}, round {i}: not the sum that NCCL computes")
+            yield out.sum(dtype=torch.float64).item()
+
+    return epoch, rank
+
+
 def device_map():
     """One process whose model lies on all GPUs, as accelerate lays it out."""
     torch = torch_seeded()
@@ -173,7 +294,7 @@ def device_map():
     return epoch, 0
 
 
-PROGRAMS = {"ddp": lambda: training(replicated), "fsdp": lambda: training(sharded), "tensor": tensor, "pipeline": pipeline, "device-map": device_map}
+PROGRAMS = {"ddp": lambda: training(replicated), "fsdp": lambda: training(sharded), "tensor": tensor, "pipeline": pipeline, "custom": custom, "device-map": device_map}
 
 
 def main():

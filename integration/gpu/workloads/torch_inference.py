@@ -1,10 +1,14 @@
-"""A language model of 8 billion parameters (the shape of Llama 3 8B, random weights, bfloat16): the same tokens must come after as before.
+"""A language model with random weights, bfloat16: the same tokens must come after as before.
 
-    torch_inference.py [LAYERS]      32
+    torch_inference.py [LAYERS]      so many of the 32 layers of Llama 3 8B
+    torch_inference.py 32b           the shape of Qwen2.5 32B
+    torch_inference.py DIR           what is in files there
+    torch_inference.py --save DIR    writes 8 billion parameters into files
 
-"requests N" has it serve so many requests, no two alike.
+"requests N" has it serve so many requests, no two alike, "token" one for a single token.
 """
 
+import os
 import sys
 import time
 
@@ -13,22 +17,31 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from ask import Desk
 
-layers = int(sys.argv[1]) if len(sys.argv) > 1 else 32
+which = sys.argv[1] if len(sys.argv) > 1 else "32"
 begin = time.time()
 torch.manual_seed(0)
 torch.set_default_dtype(torch.bfloat16)
-config = LlamaConfig(
-    hidden_size=4096, intermediate_size=14336, num_hidden_layers=layers, num_attention_heads=32, num_key_value_heads=8,
-    vocab_size=128256, max_position_embeddings=4096,
-)
-with torch.device("cuda"):
-    model = LlamaForCausalLM(config).eval()
+
+
+def made(which):
+    shape = dict(hidden_size=4096, intermediate_size=14336, num_attention_heads=32, vocab_size=128256)
+    if which == "32b":
+        shape, which = dict(hidden_size=5120, intermediate_size=27648, num_attention_heads=40, vocab_size=152064), 64
+    with torch.device("cuda"):
+        return LlamaForCausalLM(LlamaConfig(num_hidden_layers=int(which), num_key_value_heads=8, max_position_embeddings=4096, **shape)).eval()
+
+
+if which == "--save":
+    made("32").save_pretrained(sys.argv[2])
+    sys.exit()
+model = LlamaForCausalLM.from_pretrained(which, dtype=torch.bfloat16, device_map="cuda").eval() if os.path.isdir(which) else made(which)
+config = model.config
 prompt = torch.arange(1, 65, device="cuda")[None]
 
 
-def tokens():
+def tokens(count=32):
     with torch.inference_mode():
-        return model.generate(prompt, max_new_tokens=32, do_sample=False, pad_token_id=0)[0, 64:].tolist()
+        return model.generate(prompt, max_new_tokens=count, do_sample=False, pad_token_id=0)[0, 64:].tolist()
 
 
 def weights():
@@ -55,6 +68,10 @@ def check():
     }
 
 
+def token():
+    return tokens(1) == first[:1], {}
+
+
 served = 0
 
 
@@ -75,4 +92,4 @@ def tick():
     torch.cuda.synchronize()
 
 
-Desk().serve({"check": check, "requests": requests}, tick)
+Desk().serve({"check": check, "requests": requests, "token": token}, tick)
