@@ -51,7 +51,7 @@ func sharedCases(k keeperSettings) []testCase {
 		throughout("fsdp", "torchrun, FSDP"),
 		{"keeper-custom", "torchrun: an all-reduce by a kernel of its own over legacy IPC, as vLLM's, launched and in a CUDA graph", 2, 90, 16, rank("custom")},
 		{"keeper-custom-exchanged", "the same, restored with the GPUs exchanged", 2, 90, 16, exchanged(func(b *bench, r *result) *container { return b.rankProgram(r, "custom") }, overTCP)},
-		{"keeper-tensor", "torchrun: a language model of 8 billion parameters, tensor-parallel: the same tokens", 2, 240, 80, rank("tensor")},
+		{"keeper-tensor", "torchrun: a language model of 8 billion parameters, tensor-parallel: the same tokens", 2, 200, 80, rank("tensor")},
 		{"keeper-pipeline", "torchrun: a pipeline of two stages", 2, 90, 16, rank("pipeline")},
 		{"keeper-peer", "one process on two GPUs, copies from GPU to GPU with access (PyTorch)", 2, 60, 8, runPeer},
 		{"keeper-device-map", "one process on two GPUs: accelerate's layout, copies from GPU to GPU", 2, 90, 16, runDeviceMap},

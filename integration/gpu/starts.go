@@ -16,14 +16,13 @@ func startCases() []testCase {
 	return []testCase{
 		{"keeper-start-8b", "a model of 8 billion parameters, cold from files in memory: from the command to the first right token", 1, 150, 100,
 			func(ctx context.Context, b *bench, r *result) error {
-				const weights = "weights-8b"
-				files := filepath.Join(b.programs, weights)
+				files := filepath.Join(b.programs, "weights-8b")
 				defer func() { _ = os.RemoveAll(files) }()
 				save := exec.CommandContext(ctx, python3(), filepath.Join(b.programs, "torch_inference.py"), "--save", files)
 				if err := lab.Finish(save).Err(); err != nil {
 					return err
 				}
-				return b.starts(ctx, r, "/gpu/"+weights)
+				return b.starts(ctx, r, "/weights", "--mount", "type=bind,src="+files+",dst=/weights,options=rbind:ro")
 			}},
 		{"keeper-start-32b", "a model of 32 billion parameters, cold without files, its weights made on the GPU: from the command to the first right token", 1, 300, 200,
 			func(ctx context.Context, b *bench, r *result) error { return b.starts(ctx, r, "32b") }},
@@ -32,8 +31,9 @@ func startCases() []testCase {
 
 // starts measures, from the start of a command to the first right token: the server's own start by ctr, and its restores from the local store, from device
 // memory that was prewarmed, and from the registry with nothing of it on the host.
-func (b *bench) starts(ctx context.Context, r *result, model string) error {
+func (b *bench) starts(ctx context.Context, r *result, model string, flags ...string) error {
 	c := b.python(r.Case, "torch_inference.py", model).keeper()
+	c.flags = append(c.flags, flags...)
 	defer b.clear(ctx, c)
 	if err := b.toToken(ctx, r, c, b.a, "cold", func() error { return c.start(ctx) }); err != nil {
 		return err
