@@ -127,7 +127,7 @@ func TestGPUKeeperEngineFallbacks(t *testing.T) {
 		flags []string
 		why   string
 	}{
-		"multicast":     {ask: "multicast", why: "cuMulticastAddDevice"},
+		"other devices": {ask: "dmabuf", why: "cuMemGetHandleForAddressRange"},
 		"engine driver": {flags: []string{"--gpu-engine", "driver"}, why: "does not take"},
 	} {
 		t.Run(title, func(t *testing.T) {

@@ -38,7 +38,7 @@ static void *by_driver(const char *name)
 
 	must("cuGetProcAddress", get("cuGetProcAddress", &function, 12000, 0, &status)); // as the CUDA runtime does
 	get = function;
-	must(name, get(plain(name), &function, 12000, 0, &status));
+	must(name, get(plain(name), &function, !strncmp(name, "cuMulticast", 11) && strstr(name, "_v2") ? 13010 : 12000, 0, &status));
 	return function;
 }
 

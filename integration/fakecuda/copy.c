@@ -6,6 +6,7 @@
 #include "virtual.h"
 
 #include <string.h>
+#include <sys/mman.h>
 
 static CUresult alloc(CUdeviceptr *pointer, size_t bytes, int managed)
 {
@@ -182,13 +183,6 @@ CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **data, CU
 	return r;
 }
 
-CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle object, CUdevice device)
-{
-	(void)object;
-	(void)device;
-	return leave(enter());
-}
-
 CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
 {
 	CUresult r = orders_own("cuMemHostRegister");
@@ -229,17 +223,29 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pointer, void *memory, unsign
 	return leave(r);
 }
 
+// holds says whether all of a range is device memory that can be read, or written.
+static int holds(CUdeviceptr pointer, size_t bytes, int write)
+{
+	return memory_holds(pointer, bytes) || virtual_holds(pointer, bytes, write);
+}
+
+// The descriptor is of nothing here.
+CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr pointer, size_t bytes, int type, unsigned long long flags)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && (!handle || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || flags || !holds(pointer, bytes, 0)))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS && (*(int *)handle = memfd_create("fakecuda-dmabuf", MFD_CLOEXEC)) < 0)
+		r = CUDA_ERROR_OPERATING_SYSTEM;
+	return leave(r);
+}
+
 CUresult cuMemHostUnregister(void *memory)
 {
 	CUresult r = leave(enter());
 
 	return r == CUDA_SUCCESS && !memory ? CUDA_ERROR_INVALID_VALUE : r;
-}
-
-// holds says whether all of a range is device memory that can be read, or written.
-static int holds(CUdeviceptr pointer, size_t bytes, int write)
-{
-	return memory_holds(pointer, bytes) || virtual_holds(pointer, bytes, write);
 }
 
 static CUresult copy(const char *call, CUstream stream, CUdeviceptr to_device, CUdeviceptr from_device, size_t bytes, void *to, const void *from)
@@ -256,7 +262,7 @@ static CUresult copy(const char *call, CUstream stream, CUdeviceptr to_device, C
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
 		r = streams_take(stream, &captured);
-	if (r == CUDA_SUCCESS && !captured)
+	if (r == CUDA_SUCCESS && !captured && !(to_device && team_copy(to_device, bytes, NULL, from)) && !(from_device && team_copy(from_device, bytes, to, NULL)))
 		memmove(to, from, bytes);
 	return leave(r);
 }
@@ -299,7 +305,7 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = enter_idle();
-	if (r == CUDA_SUCCESS && !holds(to, bytes, 1))
+	if (r == CUDA_SUCCESS && (!holds(to, bytes, 1) || team_at(to)))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
 		r = streams_take(stream, &captured);

@@ -59,7 +59,7 @@ typedef struct {
 typedef struct { uint64_t reserved[8]; } CUcheckpointUnlockArgs;
 
 // Memory with handles.
-enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_HOST_NUMA = 3, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_HOST_NUMA = 3, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1, CU_MEM_HANDLE_TYPE_FABRIC = 8 };
 enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READ = 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
 typedef struct { int type, id; } CUmemLocation;
 typedef struct {
@@ -69,7 +69,9 @@ typedef struct {
 	struct { unsigned char compressionType, gpuDirectRDMACapable; unsigned short usage; unsigned char reserved[4]; } allocFlags;
 } CUmemAllocationProp;
 typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
+typedef struct { unsigned numDevices; size_t size; unsigned long long handleTypes, flags; } CUmulticastObjectProp;
 typedef struct { char reserved[64]; } CUipcMemHandle;
+enum { CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1 };
 enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
 
 enum {
@@ -153,7 +155,6 @@ FAKE CUresult cuPointerSetAttribute(const void *value, int attribute, CUdevicept
 FAKE CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer);
 FAKE CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags);
 FAKE CUresult cuIpcCloseMemHandle(CUdeviceptr pointer);
-FAKE CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle object, CUdevice device);
 FAKE CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags);
 FAKE CUresult cuMemHostUnregister(void *memory);
 FAKE CUresult cuMemHostGetFlags(unsigned *flags, void *memory);
@@ -181,7 +182,17 @@ FAKE CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *loc
 FAKE CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address);
 FAKE CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags);
 FAKE CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type);
+FAKE CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr pointer, size_t bytes, int type, unsigned long long flags);
 FAKE CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
+
+FAKE CUresult cuMulticastGetGranularity(size_t *bytes, const CUmulticastObjectProp *prop, int option);
+FAKE CUresult cuMulticastCreate(CUmemGenericAllocationHandle *object, const CUmulticastObjectProp *prop);
+FAKE CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle object, CUdevice device);
+FAKE CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t at, CUmemGenericAllocationHandle memory, size_t offset, size_t bytes, unsigned long long flags);
+FAKE CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t at, CUmemGenericAllocationHandle memory, size_t offset, size_t bytes, unsigned long long flags);
+FAKE CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t at, CUdeviceptr pointer, size_t bytes, unsigned long long flags);
+FAKE CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t at, CUdeviceptr pointer, size_t bytes, unsigned long long flags);
+FAKE CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device, size_t at, size_t bytes);
 
 FAKE CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
 FAKE CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);

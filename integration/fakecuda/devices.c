@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CHUNK (256 * 1024)
 
@@ -212,8 +213,14 @@ void devices_drop(void)
 	fill_devices();
 }
 
-// devices_multicast is what who shares memory through a multicast object does first.
-CUresult devices_multicast(void) { return cuda.cuMulticastAddDevice(1, 0); }
+// devices_lend gives memory to another device, and takes it back.
+CUresult devices_lend(void)
+{
+	int fd;
+	CUresult r = cuda.cuMemGetHandleForAddressRange(&fd, memory[0][0], 1 << 20, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+
+	return r == CUDA_SUCCESS && close(fd) ? CUDA_ERROR_UNKNOWN : r;
+}
 
 CUdeviceptr devices_block(unsigned block) { return (int)block < options.blocks ? memory[0][block] : 0; }
 

@@ -196,24 +196,31 @@ int directory_open(const struct device *device, const char *name)
 	return fd;
 }
 
-int directory_device(const struct device *known, int count, int fd)
+int directory_name(int fd, char name[MEMORY_NAME])
 {
 	char link[64], path[PATH_MAX];
-	struct stat own, st;
+	const char *last;
 	ssize_t n;
-	char *name;
 
 	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
 	n = readlink(link, path, sizeof(path) - 1);
-	if (n <= 0 || fstat(fd, &own))
+	path[n < 0 ? 0 : n] = 0;
+	last = strrchr(path, '/');
+	if (!last || strncmp(last, "/mem-", 5))
+		return 0;
+	snprintf(name, MEMORY_NAME, "%s", last + 1);
+	return 1;
+}
+
+int directory_device(const struct device *known, int count, int fd)
+{
+	char name[MEMORY_NAME], path[PATH_MAX];
+	struct stat own, st;
+
+	if (fstat(fd, &own) || !directory_name(fd, name))
 		return -1;
-	path[n] = 0;
-	name = strrchr(path, '/');
-	if (!name || strncmp(name, "/mem-", 5))
-		return -1;
-	snprintf(link, sizeof(link), "%s", name + 1);
 	for (int i = 0; i < count; i++) {
-		path_of(&known[i], link, path);
+		path_of(&known[i], name, path);
 		if (!stat(path, &st) && st.st_dev == own.st_dev && st.st_ino == own.st_ino)
 			return i;
 	}

@@ -19,6 +19,8 @@ int64_t directory_used(const struct device *device);
 CUresult directory_create(const struct device *device, size_t bytes, char name[MEMORY_NAME], int *fd);
 // directory_device gives which of the devices a descriptor's file is of, or -1.
 int directory_device(const struct device *known, int count, int fd);
+// directory_name is the name of the file of a descriptor of memory; false where it is none.
+int directory_name(int fd, char name[MEMORY_NAME]);
 // directory_open opens a file that another process has made; -1 where that has removed it, or has died.
 int directory_open(const struct device *device, const char *name);
 // directory_again opens the file of a descriptor once more, as the real driver does each time that it exports or imports memory: each is an open file of its own. -1: it cannot.

@@ -94,6 +94,8 @@ static CUresult do_checkpoint(void)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	if (memory_is_managed())
 		return CUDA_ERROR_NOT_SUPPORTED;
+	while (team_any()) // it hangs
+		sleep_ms(1000);
 	saved = memory_bytes() + virtual_bytes();
 	r = memory_save();
 	if (r == CUDA_SUCCESS)

@@ -10,6 +10,8 @@
 // a restore onto other GPUs. None is 101, else that device is the memory's location (seen on two H200; that CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL says so
 // too is assumed). cuMemSetAccess gives access to any device.
 //
+// Multicast objects are in multicast.c.
+//
 // A context has FAKECUDA_CONTEXT_MIB (0; of the program's environment) more, which a checkpoint makes one private mapping, mostly zeros. A restore says
 // 999 if it differs. It also has local memory of FAKECUDA_LOCAL_THREADS (0) times CU_LIMIT_STACK_SIZE (1024): without room for a new limit that is 2
 // and nothing has changed, below 16 bytes it is 1.

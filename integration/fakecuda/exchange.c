@@ -35,15 +35,28 @@ static void map(struct shared *s)
 	must("cuMemSetAccess", cuda.cuMemSetAccess(s->address, bytes, access, options.share_host ? 2 : 1));
 }
 
-static void post(int to, int fd)
+void descriptor_send(int socket, int fd)
 {
 	union { struct cmsghdr header; char bytes[CMSG_SPACE(sizeof(int))]; } control = {.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
 	struct iovec part = {&number, sizeof(number)};
 	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
 
 	memcpy(CMSG_DATA(&control.header), &fd, sizeof(fd));
-	if (sendmsg(boxes[to][1], &m, 0) < 0)
+	if (sendmsg(socket, &m, 0) < 0)
 		die("sendmsg", errno);
+}
+
+int descriptor_receive(int socket, int *from)
+{
+	union { struct cmsghdr header; char bytes[CMSG_SPACE(sizeof(int))]; } control;
+	struct iovec part = {from, sizeof(*from)};
+	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+	int fd;
+
+	if (recvmsg(socket, &m, MSG_DONTWAIT) != sizeof(*from))
+		die("recvmsg", errno);
+	memcpy(&fd, CMSG_DATA(&control.header), sizeof(fd));
+	return fd;
 }
 
 CUresult exchange_offer(void)
@@ -61,7 +74,7 @@ CUresult exchange_offer(void)
 		if (p == number)
 			continue;
 		must("cuMemExportToShareableHandle", cuda.cuMemExportToShareableHandle(&fd, blocks[number].handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-		post(p, fd);
+		descriptor_send(boxes[p][1], fd);
 		close(fd);
 	}
 	return 0;
@@ -71,14 +84,8 @@ CUresult exchange_offer(void)
 CUresult exchange_accept(void)
 {
 	for (int i = 1; i < options.processes; i++) {
-		union { struct cmsghdr header; char bytes[CMSG_SPACE(sizeof(int))]; } control;
-		int from, fd;
-		struct iovec part = {&from, sizeof(from)};
-		struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+		int from, fd = descriptor_receive(boxes[number][0], &from);
 
-		if (recvmsg(boxes[number][0], &m, MSG_DONTWAIT) != sizeof(from))
-			die("recvmsg", errno);
-		memcpy(&fd, CMSG_DATA(&control.header), sizeof(fd));
 		must("cuMemImportFromShareableHandle", cuda.cuMemImportFromShareableHandle(&blocks[from].handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 		close(fd);
 		map(&blocks[from]);

@@ -21,9 +21,9 @@
 #include <unistd.h>
 
 static const char usage[] =
-	"fakeapp [--processes N] [--watch] [--nvml plain|events|apart] [--watchers N] [--watching-children N] [--no-cuda] [--apart] [--mib N] [--blocks MIB,MIB...] [--kinds KIND,KIND...] [--kernel MS] [--managed] [--peer] [--share MIB | --share-host MIB] [--storm N] [--captures N] [--poll] [--reduce CALLS] [--churn MIB] [--bind direct|dlsym|proc]\n"
+	"fakeapp [--processes N] [--watch] [--nvml plain|events|apart] [--watchers N] [--watching-children N] [--no-cuda] [--apart] [--mib N] [--blocks MIB,MIB...] [--kinds KIND,KIND...] [--kernel MS] [--managed] [--peer] [--share MIB | --share-host MIB] [--multicast MIB [--fabric]] [--storm N] [--captures N] [--poll] [--reduce CALLS] [--churn MIB] [--bind direct|dlsym|proc]\n"
 	"        [--quiet] [--socket PATH]\n"
-	"  each of N processes, but for the last one where it is to watch, which only has the driver's device files open, or NVML (with an event set; without the driver's library), by N threads and in children that it forks, holds that much on each device, or (apart) on one alone, by turns, or allocations of these sizes, and a block that all others import (share), on a device or on the host, of the kinds plain, whole, chunks, released, retained, held, twice, exported and blank (mapped.c), and launches a\n"
+	"  each of N processes, but for the last one where it is to watch, which only has the driver's device files open, or NVML (with an event set; without the driver's library), by N threads and in children that it forks, holds that much on each device, or (apart) on one alone, by turns, or allocations of these sizes, and a block that all others import (share), on a device or on the host, and a multicast object of all devices to which each binds so much (multicast; for fabric handles: fabric), of the kinds plain, whole, chunks, released, retained, held, twice, exported and blank (mapped.c), and launches a\n"
 	"  kernel of MS milliseconds at its start; a thread asks (poll) all the time whether a stream is idle, or (reduce) launches kernels all the time that meet those of all other processes, which but for the first make so many calls between two of them, or (churn) writes to memory all the time, which it compares before; N threads of it allocate, copy, compare and free all the time, or capture graphs; its calls are bound by the linker, dlsym or\n"
 	"  cuGetProcAddress\n"
 	"It answers one line of JSON to one line on the socket (/srv/ask.sock):\n"
@@ -38,7 +38,8 @@ static const char usage[] =
 	"  borrowed     tells the sum of it again\n"
 	"  return       closes it\n"
 	"  export BLOCK exports an allocation with a handle on the first device\n"
-	"  multicast    takes part in a multicast object\n"
+	"  dmabuf       gives memory to another device for a moment\n"
+	"  leave        gives the multicast object up\n"
 	"  capture MODE begins to capture a stream into a graph, 0: global, 1: of one thread, 2: relaxed\n"
 	"  captured     ends that; an error where the capture was lost\n"
 	"  captured MS  ends it so much later, when the connection is gone; whether it was lost is said by check\n"
@@ -126,6 +127,8 @@ static void answer_own(const char *command, char *text, size_t size)
 			r = devices_over(d, 1);
 		if (!r && options.share)
 			r = exchange_over(1);
+		if (!r && options.multicast)
+			r = team_over(1);
 	} else if (!strcmp(command, "offer")) {
 		r = exchange_offer();
 	} else if (!strcmp(command, "accept")) {
@@ -145,8 +148,17 @@ static void answer_own(const char *command, char *text, size_t size)
 		r = shared_return();
 	} else if (sscanf(command, "export %lu", &argument) == 1) {
 		r = mapped_export(argument);
-	} else if (!strcmp(command, "multicast")) {
-		r = devices_multicast();
+	} else if (!strcmp(command, "dmabuf")) {
+		r = devices_lend();
+	} else if (!strcmp(command, "make")) {
+		r = team_make();
+	} else if (!strcmp(command, "join")) {
+		r = team_join();
+	} else if (!strcmp(command, "bind")) {
+		r = team_bind();
+	} else if (!strcmp(command, "leave")) {
+		r = team_leave();
+		options.multicast = 0;
 	} else if (sscanf(command, "capture %lu", &argument) == 1) {
 		r = graphs_begin(argument);
 	} else if (!strcmp(command, "captured")) {
@@ -167,6 +179,8 @@ static void answer_own(const char *command, char *text, size_t size)
 			r = devices_over(d, 0);
 		if (!r && options.share)
 			r = exchange_over(0);
+		if (!r && options.multicast)
+			r = team_over(0);
 		if (!r && options.churn)
 			r = churn_check();
 	}
@@ -346,21 +360,34 @@ static void start_others(void)
 	}
 }
 
+// each_does has each process do something, one after the other.
+static void each_does(const char *step)
+{
+	char text[1024];
+
+	for (int p = 0; p < options.processes; p++) {
+		if (p)
+			answer_other(p - 1, step, text, sizeof(text));
+		else
+			answer_own(step, text, sizeof(text));
+		if (strncmp(text, "ok ", 3))
+			die(text, p);
+	}
+}
+
 // exchange has each process share memory with all others.
 static void exchange(void)
 {
-	static const char *const steps[] = {"offer", "accept", "change 1"};
-	char text[1024];
-
-	for (size_t i = 0; i < sizeof(steps) / sizeof(*steps); i++)
-		for (int p = 0; p < options.processes; p++) {
-			if (p)
-				answer_other(p - 1, steps[i], text, sizeof(text));
-			else
-				answer_own(steps[i], text, sizeof(text));
-			if (strncmp(text, "ok ", 3))
-				die(text, p);
-		}
+	if (options.share) {
+		each_does("offer");
+		each_does("accept");
+	}
+	if (options.multicast) {
+		each_does("make");
+		each_does("join");
+		each_does("bind");
+	}
+	each_does("change 1");
 }
 
 static void ended(int signal)
@@ -373,7 +400,7 @@ static void parse(int argc, char **argv)
 {
 	static const struct option known[] = {
 		{"processes", 1, NULL, 'n'}, {"watch", 0, NULL, 'w'}, {"nvml", 1, NULL, 'N'}, {"watchers", 1, NULL, 't'}, {"watching-children", 1, NULL, 'c'}, {"no-cuda", 0, NULL, 'x'}, {"apart", 0, NULL, 'A'}, {"mib", 1, NULL, 'm'}, {"kernel", 1, NULL, 'k'}, {"managed", 0, NULL, 'M'},
-		{"peer", 0, NULL, 'P'}, {"share", 1, NULL, 'H'}, {"share-host", 1, NULL, 'O'}, {"blocks", 1, NULL, 'B'}, {"kinds", 1, NULL, 'K'}, {"storm", 1, NULL, 'S'}, {"captures", 1, NULL, 'C'}, {"poll", 0, NULL, 'p'}, {"reduce", 1, NULL, 'r'}, {"churn", 1, NULL, 'u'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
+		{"peer", 0, NULL, 'P'}, {"share", 1, NULL, 'H'}, {"share-host", 1, NULL, 'O'}, {"multicast", 1, NULL, 'T'}, {"fabric", 0, NULL, 'F'}, {"blocks", 1, NULL, 'B'}, {"kinds", 1, NULL, 'K'}, {"storm", 1, NULL, 'S'}, {"captures", 1, NULL, 'C'}, {"poll", 0, NULL, 'p'}, {"reduce", 1, NULL, 'r'}, {"churn", 1, NULL, 'u'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
 	};
 
 	char *list;
@@ -411,6 +438,8 @@ static void parse(int argc, char **argv)
 		case 'O':
 			options.share_host = 1; // fall through
 		case 'H': options.share = atoi(optarg); break;
+		case 'T': options.multicast = atoi(optarg); break;
+		case 'F': options.fabric = 1; break;
 		case 'q': options.quiet = 1; break;
 		case 's': options.socket = optarg; break;
 		case 'h': fputs(usage, stdout); exit(0);
@@ -437,12 +466,14 @@ int main(int argc, char **argv)
 		sprintf(life + 2 * i, "%02x", random[i]);
 	if (options.share)
 		exchange_begin();
+	if (options.multicast)
+		team_begin();
 	if (options.reduce)
 		reduce_begin();
 	start_others();
 	if (!options.no_cuda)
 		devices_start();
-	if (options.share)
+	if (options.share || options.multicast)
 		exchange();
 	if (options.nvml && options.processes == 1)
 		watch_start();

@@ -11,7 +11,7 @@
 #define MAX_PROCESSES 64
 
 extern struct options {
-	int processes, share, share_host, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, reduce, churn, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
+	int processes, share, share_host, multicast, fabric, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, reduce, churn, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
 	const char *socket, *bind, *nvml;
 } options;
 
@@ -29,7 +29,7 @@ int devices_over(int device, int write);
 int devices_ranges(int device);
 CUresult devices_launch(unsigned ms);
 CUresult devices_handle(void);
-CUresult devices_multicast(void);
+CUresult devices_lend(void);
 CUdeviceptr devices_block(unsigned block); // of the first device; 0: there is no such one
 // devices_limit sets the stack that a thread may have, in the context of a device; devices_limit_of gives it.
 CUresult devices_limit(int device, size_t bytes);
@@ -41,7 +41,7 @@ void devices_uuid(int device, char text[41]);
 	X(cuInit) X(cuDeviceGetCount) X(cuDeviceGetUuid) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuCtxGetLimit) X(cuCtxSetLimit) \
 	X(cuCtxEnablePeerAccess) X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemFree_v2) X(cuMemGetAddressRange_v2) \
 	X(cuPointerGetAttribute) X(cuPointerGetAttributes) X(cuMemCreate) X(cuMemRelease) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess) \
-	X(cuMemRetainAllocationHandle) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemGetAllocationPropertiesFromHandle) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) X(cuMulticastAddDevice) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) \
+	X(cuMemRetainAllocationHandle) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemGetAllocationPropertiesFromHandle) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) X(cuMulticastGetGranularity) X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastBindMem_v2) X(cuMulticastBindAddr) X(cuMulticastUnbind) X(cuMemGetHandleForAddressRange) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) \
 	X(cuMemsetD8_v2) X(cuMemsetD8Async) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamDestroy_v2) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)
 
 extern struct calls {
@@ -91,6 +91,18 @@ void exchange_begin(void);
 CUresult exchange_offer(void);
 CUresult exchange_accept(void);
 int exchange_over(int write);
+// descriptor_send sends a descriptor and the process's number, and descriptor_receive returns one that was sent.
+void descriptor_send(int socket, int fd);
+int descriptor_receive(int socket, int *from);
+
+// team_begin is called ahead of the first fork, team_make then in each process, team_join when all have done that, and team_bind when all have joined: all have a multicast object, with memory of each of their
+// devices. team_over writes to all of it, or compares, as exchange_over. team_leave gives the object up.
+void team_begin(void);
+CUresult team_make(void);
+CUresult team_join(void);
+CUresult team_bind(void);
+int team_over(int write);
+CUresult team_leave(void);
 
 // graphs_start starts threads that capture streams into graphs all the time, and end the program where a capture fails. graphs_begin begins
 // one capture, in a CUstreamCaptureMode, and graphs_end ends it.

@@ -15,6 +15,7 @@ struct handle {
 	CUmemAllocationProp prop;
 	int fd, imported;
 	int host; // it is memory of the host
+	struct team *team; // it is a multicast object (multicast.c)
 	int retained; // how often, beside the handle that made it
 	int released; // by the program; mappings may still be there
 	int mapped;   // how often
@@ -36,6 +37,22 @@ struct reservation { char *address; size_t bytes; };
 extern struct handle handles[MOST];
 extern struct mapping mappings[MOST];
 extern struct reservation reservations[MOST];
+
+// handle_of returns what a value is the handle of, or NULL: memory that is mapped has one still when it is released. handle_new returns one that is not used, or NULL, and value_of its value.
+struct handle *handle_of(CUmemGenericAllocationHandle value);
+struct handle *handle_new(void);
+CUmemGenericAllocationHandle value_of(const struct handle *h);
+// order_of carries out the next order for a call about memory with a handle.
+CUresult order_of(const char *call, CUmemGenericAllocationHandle value);
+
+// team_is is true for a descriptor of a multicast object. team_import makes a handle one by it, and team_drop lets go of what the handle has.
+int team_is(int fd);
+// team_again is directory_again for one.
+int team_again(int fd);
+CUresult team_import(struct handle *h, int fd);
+void team_drop(struct handle *h);
+// team_wait waits, between enter and leave, until all devices are added, if a value is a multicast object's. Handles may have been released meanwhile.
+CUresult team_wait(CUmemGenericAllocationHandle value, CUresult r);
 
 // inside finds the first mapping in a range; NULL where there is none.
 struct mapping *inside(CUdeviceptr pointer, size_t bytes);

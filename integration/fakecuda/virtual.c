@@ -21,15 +21,14 @@ struct reservation reservations[MOST];
 #define MARK 0xcafe000000ull
 #define HOST_NAME "fakecuda-host"
 
-// handle_of returns what a value is the handle of: memory that is mapped has one still when it is released.
-static struct handle *handle_of(CUmemGenericAllocationHandle value)
+struct handle *handle_of(CUmemGenericAllocationHandle value)
 {
 	uint64_t n = value - MARK;
 
 	return n < MOST && handles[n].bytes ? &handles[n] : NULL;
 }
 
-static struct handle *handle_new(void)
+struct handle *handle_new(void)
 {
 	for (struct handle *h = handles; h < handles + MOST; h++)
 		if (!h->bytes)
@@ -37,10 +36,9 @@ static struct handle *handle_new(void)
 	return NULL;
 }
 
-static CUmemGenericAllocationHandle value_of(const struct handle *h) { return MARK + (h - handles); }
+CUmemGenericAllocationHandle value_of(const struct handle *h) { return MARK + (h - handles); }
 
-// order_of carries out the next order for a call about memory with a handle.
-static CUresult order_of(const char *call, CUmemGenericAllocationHandle value)
+CUresult order_of(const char *call, CUmemGenericAllocationHandle value)
 {
 	const struct handle *h = NULL;
 	CUuuid device;
@@ -74,7 +72,10 @@ static void let_go(struct handle *h)
 {
 	if (!h->released || h->mapped)
 		return;
-	directory_let_go(&devices[h->device], h->fd);
+	if (h->team)
+		team_drop(h);
+	else
+		directory_let_go(&devices[h->device], h->fd);
 	if (h->saved)
 		munmap(h->saved, h->bytes);
 	memset(h, 0, sizeof(*h));
@@ -250,8 +251,9 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = enter();
+	r = team_wait(handle, r);
 	h = handle_of(handle);
-	apart = h && h->imported && !h->host && !contexts_on(h->location); // by this mark NVML tells it from what the process has on that device
+	apart = h && h->imported && !h->host && !h->team && !contexts_on(h->location); // by this mark NVML tells it from what the process has on that device
 	while (m < mappings + MOST && m->address)
 		m++;
 	if (r == CUDA_SUCCESS && (!h || !bytes || bytes % GRANULARITY || offset || bytes > h->bytes || flags || !reserved(pointer, bytes)))
@@ -260,7 +262,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
 		r = CUDA_ERROR_ALREADY_MAPPED;
 	if (r == CUDA_SUCCESS && m == mappings + MOST)
 		r = CUDA_ERROR_OUT_OF_MEMORY;
-	if (r == CUDA_SUCCESS && mmap((void *)pointer, bytes, PROT_READ | PROT_WRITE | (apart ? PROT_EXEC : 0), MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED)
+	if (r == CUDA_SUCCESS && !h->team && mmap((void *)pointer, bytes, PROT_READ | PROT_WRITE | (apart ? PROT_EXEC : 0), MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED)
 		r = CUDA_ERROR_OPERATING_SYSTEM;
 	if (r == CUDA_SUCCESS) {
 		*m = (struct mapping){.address = (char *)pointer, .bytes = bytes, .handle = h, .marks = marks_new()};
@@ -359,7 +361,7 @@ CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle
 	if (r == CUDA_SUCCESS && (!h || h->imported || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || !(h->prop.requestedHandleTypes & type) || flags))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS) {
-		fd = directory_again(h->fd);
+		fd = h->team ? team_again(h->fd) : directory_again(h->fd);
 		if (fd < 0)
 			r = CUDA_ERROR_OPERATING_SYSTEM;
 		else
@@ -377,7 +379,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmem
 		return r;
 	r = enter();
 	h = handle_of(handle);
-	if (r == CUDA_SUCCESS && !h)
+	if (r == CUDA_SUCCESS && (!h || h->team))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS) {
 		*prop = h->prop;
@@ -414,7 +416,7 @@ static int is_host(int fd)
 
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
 {
-	int fd = (intptr_t)shared, host = is_host(fd), device = host ? 0 : directory_device(devices, devices_count, fd);
+	int fd = (intptr_t)shared, host = is_host(fd), team = team_is(fd), device = host || team ? 0 : directory_device(devices, devices_count, fd);
 	CUresult r = orders_on("cuMemImportFromShareableHandle", device < 0 ? NULL : &devices[device].uuid);
 	struct handle *h;
 	int location = -1;
@@ -426,14 +428,16 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 	if (r == CUDA_SUCCESS && (device < 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS) {
-		location = host ? 0 : taken_for(device);
+		location = host || team ? 0 : taken_for(device);
 		r = location < 0 ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 	}
 	if (r == CUDA_SUCCESS && !h)
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (r == CUDA_SUCCESS && !held_open())
 		r = CUDA_ERROR_OPERATING_SYSTEM;
-	if (r == CUDA_SUCCESS) {
+	if (r == CUDA_SUCCESS && team) {
+		r = team_import(h, fd);
+	} else if (r == CUDA_SUCCESS) {
 		struct stat st;
 		int own = directory_again(fd);
 
@@ -448,7 +452,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 			.fd = own,
 			.imported = 1,
 		};
-		*handle = value_of(h);
 	}
+	if (r == CUDA_SUCCESS)
+		*handle = value_of(h);
 	return leave(r);
 }

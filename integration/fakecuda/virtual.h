@@ -21,6 +21,10 @@ int virtual_types(CUdeviceptr pointer); // of handles that what is mapped there 
 struct marks *virtual_marks(CUdeviceptr pointer); // of that, or NULL
 size_t virtual_bytes(void);     // of all
 int virtual_has_imported(void); // memory of another process
+int team_any(void);              // a multicast object
+int team_at(CUdeviceptr pointer); // it is mapped there
+// team_copy writes to all memory that is bound where a pointer is, or adds it up; false where the pointer is in no multicast object.
+int team_copy(CUdeviceptr pointer, size_t bytes, void *to, const void *from);
 int virtual_has_host(void);     // memory of the host is mapped
 // virtual_save makes all of it anonymous memory of the process. The way back has two steps, so that nothing has changed where there is no
 // room: virtual_make for the files, on the devices as they will be, and then virtual_load or virtual_drop.
