@@ -52,6 +52,17 @@ func TestGPUSharedHost(t *testing.T) {
 	sharedJourney(t, 2, 6, 3*2<<20, onDevices["two GPUs"], "--processes", "3", "--share-host", "4", "--apart", "--blocks", "2")
 }
 
+// TestGPUSharedHostAlone has a process with memory of the host with handles, and no device memory to hand over.
+func TestGPUSharedHostAlone(t *testing.T) {
+	ref, before := gpuSnapshot(t, handing, "--share-host", "4", "--blocks", "1")
+	_, b := gpuPair(t)
+	id := name(t)
+	cleanup(t, b, id)
+	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
+	goneOn(t, before, unharmed(t, b, id, before))
+	alone(t, b)
+}
+
 // TestGPUSharedJourney has four and eight processes that share memory, on one GPU and by turns on two, go to another host and back, left running, ended and prewarmed.
 func TestGPUSharedJourney(t *testing.T) {
 	for where, flags := range onDevices {

@@ -67,6 +67,8 @@ type GPUProcess struct {
 	Pieces []GPUPiece `json:"pieces,omitempty"`
 	// Imports are the memory of others that it has mapped, by descriptors.
 	Imports []GPUImport `json:"imports,omitempty"`
+	// Parted: it has let go of what it shares with others, and of multicast objects, and waits for its library to have them again.
+	Parted bool `json:"parted,omitempty"`
 	// Fallback says why it has handed nothing over, with the engine keeper: the driver has saved all that it had.
 	Fallback string `json:"fallback,omitempty"`
 }
@@ -78,13 +80,15 @@ type GPUPiece struct {
 	Device  string `json:"device"` // UUID
 }
 
-// GPUImport is device memory that a process has imported from another process of the container, or from itself.
+// GPUImport is device memory, or a multicast object, that a process has imported from another process of the container, or from itself.
 type GPUImport struct {
 	Memory int `json:"memory"` // its number in the process
 	Owner  int `json:"owner"`  // the PID inside the container
 	Of     int `json:"of"`     // which of the owner's pieces it is, from 0
 	// Host: the memory is the host's. CRIU's images contain its bytes, and Of is its number in the owner.
 	Host bool `json:"host,omitempty"`
+	// Multicast: it is a multicast object, which has no bytes, and Of is its number in the owner.
+	Multicast bool `json:"multicast,omitempty"`
 }
 
 // Handed is how much device memory the process has handed over, in bytes.
@@ -210,7 +214,7 @@ func (g *GPU) checkImports() error {
 	for _, p := range g.Processes {
 		for _, i := range p.Imports {
 			of, known := pieces[i.Owner]
-			if i.Memory < 0 || i.Memory > MaxPieces || i.Of < 0 || !i.Host && i.Of >= of || i.Of > MaxPieces || !known || count > MaxPieces {
+			if i.Memory < 0 || i.Memory > MaxPieces || i.Of < 0 || i.Host && i.Multicast || !i.Host && !i.Multicast && i.Of >= of || i.Of > MaxPieces || !known || count > MaxPieces {
 				return fmt.Errorf("what its process %d has imported of process %d is not possible", p.PID, i.Owner)
 			}
 		}

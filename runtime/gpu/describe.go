@@ -26,7 +26,7 @@ func (r *Record) describe(facts device.Facts, s examination, forced []string) {
 // add notes processes that were saved. What one holds on a device that the container has no node of is not its own.
 func (r *Record) add(all []cudaProcess) {
 	for _, p := range all {
-		saved := record.GPUProcess{PID: p.Inner, Command: p.Command, Devices: []string{}, Pieces: p.pieces, Imports: p.imports, Fallback: p.fallback}
+		saved := record.GPUProcess{PID: p.Inner, Command: p.Command, Devices: []string{}, Pieces: p.pieces, Imports: p.imports, Parted: p.parted, Fallback: p.fallback}
 		for _, u := range p.uses {
 			for i, d := range r.Devices {
 				if d.UUID == u.UUID {

@@ -49,6 +49,12 @@ func (e *Engine) leaveAll(ctx context.Context, fresh []cudaProcess, cause error)
 func (e *Engine) giveUp(ctx context.Context, g *given) error {
 	hello, err := g.library.Hello()
 	if err == nil {
+		_, err = g.books()
+	}
+	if err == nil {
+		err = g.castsNothing()
+	}
+	if err == nil {
 		err = g.own(ctx, hello, e.Timeout)
 	}
 	g.hangUp()

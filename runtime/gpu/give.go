@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/record"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
@@ -39,14 +42,15 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProc
 			}
 			g.hangUp()
 		}
+		if err == nil && why == "" && e.Peer != nil {
+			fresh[i].shared, err = g.books()
+		}
 		if err != nil {
+			g.hangUp()
 			return nil, err
 		}
 		if why != "" || e.Peer == nil {
 			continue
-		}
-		if fresh[i].shared, err = g.books(); err != nil {
-			return nil, err
 		}
 		fresh[i].able = true
 		e.given = append(e.given, g)
@@ -90,7 +94,12 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 		e.record.Library.Version, g.expected, g.mistaken, g.stood = hello.Version, hello.Pieces, hello.Mistaken, hello.Stood
 		return "", nil
 	case err == nil:
-		err = g.own(ctx, hello, e.Timeout)
+		if _, err = g.books(); err == nil {
+			err = g.castsNothing()
+		}
+		if err == nil {
+			err = g.own(ctx, hello, e.Timeout)
+		}
 		g.hangUp()
 		return hello.Unable, err
 	}
@@ -102,10 +111,14 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 	return "", err
 }
 
-// books returns what the library knows of memory that the process shares.
+// books returns what the library knows of memory that the process shares. It refuses multicast objects that the library cannot take away and bring back: the driver's checkpoint never ends with one.
 func (g *given) books() (*library.Books, error) {
 	b, err := g.library.Books()
-	g.shares = b.Exports+b.Imports+b.Peers+b.Hosts > 0
+	if err == nil && b.Wild {
+		err = failure.New(errdefs.ErrFailedPrecondition, withoutMulticast, "save its GPUs: %s: %s", g.Process, b.Unknown)
+	}
+	g.casts = b.Multicasts > 0
+	g.shares = g.casts || b.Exports+b.Imports+b.Peers+b.Hosts > 0
 	return &b, err
 }
 
@@ -207,7 +220,7 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 		if j < 0 {
 			continue
 		}
-		fresh[i].able, fresh[i].given, fresh[i].pieces, fresh[i].imports = false, all[j].bytes(), all[j].pieces, all[j].imports
+		fresh[i].able, fresh[i].given, fresh[i].pieces, fresh[i].imports, fresh[i].parted = false, all[j].bytes(), all[j].pieces, all[j].imports, all[j].shares
 	}
 	if err := e.remaining(fresh); err != nil {
 		return nil, err

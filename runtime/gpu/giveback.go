@@ -77,7 +77,7 @@ func giveBackOnce(ctx context.Context, c Container, all []*given, f *filler) err
 		if err != nil && host.alive(g.PID) {
 			return fmt.Errorf("%s: let it go on: %w", g.Process, err)
 		}
-		g.released, g.parted = err != nil, err != nil
+		g.released, g.parted, g.apart = err != nil, err != nil, err != nil
 		return nil
 	})
 }

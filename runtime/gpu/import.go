@@ -129,8 +129,8 @@ func isKeeperError(err error) bool {
 
 // attach gives restored processes what they had handed over, and opens their gates.
 func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
-	if r.coming == nil {
-		return nil
+	if r.coming == nil { // nothing was handed over, but processes may have let go of what they share
+		return r.attachAll(ctx, restored, nil, &filler{})
 	}
 	if r.coming.kept != nil {
 		r.coming.kept.Use(ctx)
@@ -159,9 +159,12 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	if r.coming.err != nil {
 		return r.coming.err
 	}
-	all := r.owners(ctx, restored)
-	f := &filler{keeper: r.coming.keeper}
+	return r.attachAll(ctx, restored, r.coming.files, &filler{keeper: r.coming.keeper})
+}
+
+func (r *Restore) attachAll(ctx context.Context, restored []cudaProcess, files []*os.File, f *filler) error {
 	defer f.end()
+	all := r.owners(ctx, restored, files)
 	err := giveBack(ctx, r.Container, all, f, nil)
 	if err != nil {
 		for _, g := range all {
@@ -172,12 +175,12 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 }
 
 // owners are the processes that are to have memory which was handed over, when all of it is on the devices.
-func (r *Restore) owners(ctx context.Context, restored []cudaProcess) (all []*given) {
-	pieces, files := Pieces(&r.Record.GPU, r.places), r.coming.files
+func (r *Restore) owners(ctx context.Context, restored []cudaProcess, files []*os.File) (all []*given) {
+	pieces := Pieces(&r.Record.GPU, r.places)
 	for _, saved := range r.Record.Processes {
 		n := len(saved.Pieces)
 		i := slices.IndexFunc(restored, func(p cudaProcess) bool { return p.Inner == saved.PID })
-		if i >= 0 && n+len(saved.Imports) > 0 {
+		if i >= 0 && (n+len(saved.Imports) > 0 || saved.Parted) {
 			all = append(all, &given{cudaProcess: restored[i], pieces: pieces[:n], files: files[:n], imports: saved.Imports, released: true, alone: func() { r.makeRoom(ctx) }})
 		}
 		pieces, files = pieces[n:], files[n:]

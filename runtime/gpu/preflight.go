@@ -37,6 +37,7 @@ type cudaProcess struct {
 	given    int64             // bytes that it has handed over
 	pieces   []record.GPUPiece // these
 	imports  []record.GPUImport
+	parted   bool   // it has let go of what it shares
 	fallback string // why it does not
 	// shared are the books of its library; nil: there are none.
 	shared *library.Books

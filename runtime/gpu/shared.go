@@ -44,7 +44,7 @@ func (e *Engine) match(ctx context.Context, all []*given) error {
 		if err != nil {
 			return err
 		}
-		g.imports = nil
+		g.imports, g.teams = nil, nil
 		for _, p := range list {
 			if p.Import {
 				imports = append(imports, passed{p, g})
@@ -61,10 +61,14 @@ func (e *Engine) match(ctx context.Context, all []*given) error {
 			return strangerError(p.by.Process)
 		}
 		if found {
-			p.by.imports = append(p.by.imports, record.GPUImport{Memory: p.Memory, Owner: exports[i].by.Inner, Of: exports[i].Memory, Host: exports[i].Host})
+			p.by.imports = append(p.by.imports, record.GPUImport{Memory: p.Memory, Owner: exports[i].by.Inner, Of: exports[i].Memory, Host: exports[i].Host, Multicast: exports[i].Team > 0})
+			p.by.teams = append(p.by.teams, p.Passed)
 		}
 	}
 	if err := errors.Join(errs...); err != nil || len(exports) == 0 {
+		return err
+	}
+	if err := teams(exports, all); err != nil {
 		return err
 	}
 	return e.kept(ctx, exports, imports)
@@ -159,29 +163,94 @@ func (e *Engine) ofLibrary(pid, fd int, all []passed) bool {
 	return slices.ContainsFunc(all, func(p passed) bool { return p.FD == fd && (p.by.PID == pid || e.host().parent(pid) == p.by.PID) })
 }
 
-// part takes the sharing away in all processes, or in none.
-func (e *Engine) part(all []*given) error {
-	var shares []*given
-	for _, g := range all {
-		if g.shares {
-			g.parted = true
-			shares = append(shares, g)
+// teams refuses multicast objects in use of whose devices some were added by processes that have ended, or are not of the container: what is bound anew would wait for these.
+func teams(exports []passed, all []*given) error {
+	for _, o := range exports {
+		if o.Team == 0 {
+			continue
+		}
+		added, used := o.Added, o.Used
+		for _, g := range all {
+			for n, i := range g.imports {
+				if i.Multicast && i.Owner == o.by.Inner && i.Of == o.Memory {
+					added, used = added+g.teams[n].Added, used || g.teams[n].Used
+				}
+			}
+		}
+		if used && added != o.Team {
+			return failure.New(errdefs.ErrFailedPrecondition, "have all processes of the container that share it run, and give it up when one ends",
+				"save its GPUs: %s uses a multicast object of %d GPUs, of which processes of the container have added %d", o.by.Process, o.Team, added)
 		}
 	}
-	if err := each(shares, func(g *given) error { return g.library.Part() }); err != nil {
+	return nil
+}
+
+// part takes the sharing away in all processes, or in none.
+func (e *Engine) part(all []*given) error {
+	shares := slices.DeleteFunc(slices.Clone(all), func(g *given) bool { return !g.shares })
+	unbind := func(g *given) error {
+		g.parted = true
+		if !g.casts {
+			return nil
+		}
+		return g.library.Unbind()
+	}
+	err := each(shares, unbind)
+	if err == nil {
+		err = each(shares, func(g *given) error {
+			g.apart = true
+			return g.library.Part()
+		})
+	}
+	if err != nil {
 		return errors.Join(err, together(shares))
 	}
 	return nil
 }
 
-// exported is memory that others have imported, by the PID of its owner in the container.
+// exported is something that others have imported, by the PID of its owner in the container.
 type exported struct {
-	owner, of int
-	host      bool
+	owner int
+	what  library.Shareable
 }
 
-// together has processes import again what they had imported, when the owners have it. All that share are in a conversation, with their gates closed.
+func exportOf(i record.GPUImport) exported {
+	return exported{i.Owner, library.Shareable{Number: i.Of, Host: i.Host, Multicast: i.Multicast}}
+}
+
+// together has processes import again what they had imported, when the owners have it, and bind what they had bound to multicast objects. All that share are in a conversation, with their gates
+// closed.
 func together(all []*given) error {
+	if slices.ContainsFunc(all, func(g *given) bool { return g.apart || g.released }) {
+		if err := importAll(all); err != nil {
+			return err
+		}
+		if err := eachOfTeam(all, (*library.Process).Join); err != nil {
+			return err
+		}
+	}
+	// A bind waits until all devices are added.
+	return eachOfTeam(all, (*library.Process).Bind)
+}
+
+// eachOfTeam does something in each process that has multicast objects.
+func eachOfTeam(all []*given, f func(*library.Process) error) error {
+	return each(all, func(g *given) error {
+		if g.library == nil || g.whole {
+			return nil
+		}
+		if b, err := g.library.Books(); err != nil || b.Multicasts == 0 {
+			return err
+		}
+		if err := f(g.library); err != nil {
+			return fmt.Errorf("%s: put its multicast objects together: %w", g.Process, err)
+		}
+		return nil
+	})
+}
+
+// importAll exports what processes have imported, and imports it.
+func importAll(all []*given) error {
 	files := map[exported]*os.File{}
 	defer func() {
 		for _, f := range files {
@@ -190,7 +259,10 @@ func together(all []*given) error {
 	}()
 	for _, g := range all {
 		for _, i := range g.imports {
-			of := exported{i.Owner, i.Of, i.Host}
+			of := exportOf(i)
+			if g.library == nil && i.Multicast {
+				return &checkpoint.LossError{Err: fmt.Errorf("give a multicast object back: %s, which has added its GPU, has ended", g.Process)}
+			}
 			if g.library == nil || g.whole || files[of] != nil {
 				continue
 			}
@@ -198,7 +270,7 @@ func together(all []*given) error {
 			if at < 0 {
 				return &checkpoint.LossError{Err: fmt.Errorf("give shared device memory back: its owner, process %d of the container, has ended", i.Owner)}
 			}
-			f, err := all[at].library.Export(i.Of, i.Host)
+			f, err := all[at].library.Export(of.what)
 			if err != nil {
 				return fmt.Errorf("%s: share its device memory again: %w", all[at].Process, err)
 			}
@@ -210,7 +282,7 @@ func together(all []*given) error {
 			if g.library == nil || g.whole {
 				break
 			}
-			if err := g.library.Import(i.Memory, files[exported{i.Owner, i.Of, i.Host}]); err != nil {
+			if err := g.library.Import(i.Memory, i.Multicast, files[exportOf(i)]); err != nil {
 				return fmt.Errorf("%s: give it back what it has imported of process %d of the container: %w", g.Process, i.Owner, err)
 			}
 		}
@@ -222,10 +294,22 @@ func together(all []*given) error {
 func (g *given) importsNothing() error {
 	b, err := g.books()
 	if err != nil || b.Imports == 0 {
-		return err
+		return errors.Join(err, g.castsNothing())
 	}
 	return failure.New(errdefs.ErrFailedPrecondition, "take the snapshot with cryo checkpoint and the engine keeper",
 		"save its GPUs: %s has imported GPU memory of another process, which the driver cannot restore", g.Process)
+}
+
+// withoutMulticast is a hint.
+const withoutMulticast = "have the program make no multicast objects: NCCL_NVLS_ENABLE=0, TORCH_SYMM_MEM_DISABLE_MULTICAST=1"
+
+// castsNothing refuses to leave a process to the driver that has a multicast object, as [given.books] says: the driver's checkpoint never ends.
+func (g *given) castsNothing() error {
+	if !g.casts {
+		return nil
+	}
+	return failure.New(errdefs.ErrFailedPrecondition, "take the snapshot with cryo checkpoint and the engine keeper, or "+withoutMulticast,
+		"save its GPUs: %s has a multicast object, with which the driver's checkpoint does not end", g.Process)
 }
 
 // strangerError returns the error that a process has memory whose owner does not belong to the container, or has freed it.

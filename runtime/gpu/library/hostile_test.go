@@ -112,7 +112,7 @@ func TestHostile(t *testing.T) {
 	one := say(1, last, entries(entry{Address: at, Size: granularity}))
 	books := func(p *Process) error { _, err := p.Books(); return err }
 	share := func(p *Process) error { _, err := p.Shared(); return err }
-	export := func(p *Process) error { _, err := p.Export(3, true); return err }
+	export := func(p *Process) error { _, err := p.Export(Shareable{Number: 3, Host: true}); return err }
 	for _, test := range []struct {
 		name string
 		do   func(*Process) error
@@ -159,7 +159,7 @@ func TestHostile(t *testing.T) {
 		{"exported nothing", export, []saying{say(1, 0, numbers(hostNumber|3))}, "0 descriptors"},
 		{"exported another", export, []saying{say(1, 0, numbers(3), pipe[0])}, "1 descriptors"},
 		{"exported what is no memory", export, []saying{say(1, 0, numbers(hostNumber|3), pipe[0])}, "not memory"},
-		{"imported", func(p *Process) error { return p.Import(0, os.Stdin) }, []saying{say(0, 0, nil, pipe[0])}, "not asked for"},
+		{"imported", func(p *Process) error { return p.Import(0, false, os.Stdin) }, []saying{say(0, 0, nil, pipe[0])}, "not asked for"},
 		{"own", func(p *Process) error { _, err := p.Own(t.Context()); return err }, []saying{say(1<<31, 0, nil)}, "left"},
 		{"attach", func(p *Process) error { return p.Attach(t.Context(), []record.GPUPiece{{}}, nil) }, nil, "0 files for 1"},
 	} {

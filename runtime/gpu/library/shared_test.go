@@ -66,6 +66,11 @@ func owner(t *testing.T, all []*member, of Passed) (*member, Passed) {
 	return nil, Passed{}
 }
 
+// shareable is what a descriptor was exported from.
+func (p Passed) shareable() Shareable {
+	return Shareable{Number: p.Memory, Host: p.Host, Multicast: p.Team > 0}
+}
+
 // TestShared hands over memory that processes share, and brings it back: each sees what the others write.
 func TestShared(t *testing.T) {
 	t.Parallel()
@@ -151,13 +156,19 @@ func (a *app) together(all []*member) {
 		for _, p := range m.passed {
 			if p.Import {
 				from, memory := owner(a.t, all, p)
-				f, err := from.Export(memory.Memory, memory.Host)
+				f, err := from.Export(memory.shareable())
 				a.Must(err)
-				a.Must(m.Import(p.Memory, f))
-				a.Must(m.Import(p.Memory, f)) // a second time, as a host does whose first conversation broke off
+				a.Must(m.Import(p.Memory, memory.Team > 0, f))
+				a.Must(m.Import(p.Memory, memory.Team > 0, f)) // a second time, as a host does whose first conversation broke off
 				f.Close()
 			}
 		}
+	}
+	for _, m := range all {
+		a.Must(m.Join())
+	}
+	for _, m := range all {
+		a.Must(m.Bind())
 	}
 	for _, m := range all {
 		a.Must(m.Open())
@@ -197,9 +208,9 @@ func TestSharedHungUp(t *testing.T) {
 		if from == all[i] {
 			t.Error("it has exported to itself")
 		}
-		f, err := from.Export(memory.Memory, memory.Host)
+		f, err := from.Export(memory.shareable())
 		a.Must(err)
-		a.Must(m.Import(m.passed[at].Memory, f))
+		a.Must(m.Import(m.passed[at].Memory, memory.Team > 0, f))
 		f.Close()
 	}
 	for _, m := range all {
@@ -241,11 +252,11 @@ func TestSharedFails(t *testing.T) {
 							continue
 						}
 						from, memory := owner(t, all, p)
-						f, err := from.Export(memory.Memory, memory.Host)
+						f, err := from.Export(memory.shareable())
 						if err != nil {
 							return err
 						}
-						err = m.Import(p.Memory, f)
+						err = m.Import(p.Memory, memory.Team > 0, f)
 						f.Close()
 						if err != nil {
 							return err

@@ -34,21 +34,28 @@ const (
 	making  kind = 9 // count of all, u32 number; answer: u32 number, with a descriptor
 	filled  kind = 10
 
-	books     kind = 11 // answer: u32 exports, imports, imports that are not there, contexts with access to other GPUs, memory of the host; what else it shares, to the end
+	books     kind = 11 // answer: u32 exports, imports, imports that are not there, contexts with access to other GPUs, memory of the host; what else it shares, to the end; count of multicast objects; flag ofMulticast: there are others
 	shared    kind = 12 // answers of entries of Passed, with a descriptor each
 	parting   kind = 13
 	exporting kind = 14 // u32 number of memory; answer: the same, with a descriptor
-	importing kind = 15 // u32 number of memory, with a descriptor
+	importing kind = 15 // u32 number of memory, with a descriptor; flag ofMulticast
 
 	places    kind = 16 // answers of entries
 	lending   kind = 17 // u64 address, size; answer: u32 0, with a descriptor
 	returning kind = 18
 
 	standing kind = 19 // u32 deadline in ms, u32 1: threads that wait make a call each before; result as of closing, but after 600 the gate stays closed
+
+	unbinding kind = 20
+	joining   kind = 21
+	binding   kind = 22
 )
 
-// last marks the last of several answers, or requests.
-const last = 1
+// last marks the last of several answers, or requests, and ofMulticast the descriptor of a multicast object.
+const (
+	last        = 1
+	ofMulticast = 2
+)
 
 // batch is how many descriptors go with a message.
 const batch = 32
@@ -132,10 +139,14 @@ func decodeBooks(payload []byte) (Books, error) {
 	return b, nil
 }
 
-// hostNumber marks the number of memory of the host.
-const hostNumber = 1 << 31
+// hostNumber marks the number of memory of the host, and multicastNumber that of a multicast object.
+const (
+	hostNumber      = 1 << 31
+	multicastNumber = 1 << 30
+)
 
-// decodePassed reads an answer to shared: u32 number of memory, whether it is imported, and descriptor in the process.
+// decodePassed reads an answer to shared: u32 number of memory; what it is; and descriptor in the process. What it is: bit 0: imported; of a multicast object bit 1: it is in use; bits 8 to 15: devices
+// that the process has added; from bit 16 on: devices of its team, where the process has made it.
 func decodePassed(h header, payload []byte, files []*os.File) (all []Passed, err error) {
 	const size = 12
 	if uint64(len(payload)) != uint64(h.Count)*size || len(files) != int(h.Count) {
@@ -143,9 +154,10 @@ func decodePassed(h header, payload []byte, files []*os.File) (all []Passed, err
 	}
 	for i, f := range files {
 		n := func(at int) uint32 { return binary.LittleEndian.Uint32(payload[size*i+at:]) }
-		p := Passed{Memory: int(n(0) &^ hostNumber), Host: n(0)&hostNumber != 0, Import: n(4) != 0, FD: int(n(8)), File: f}
-		if p.Memory > maxPieces || p.FD > 1<<30 || p.Host && p.Import {
-			return nil, fmt.Errorf("it says that memory %d has descriptor %d", n(0), n(8))
+		number, what := n(0), n(4)
+		p := Passed{Memory: int(number &^ (hostNumber | multicastNumber)), Host: number&hostNumber != 0, Import: what&1 != 0, Used: what&2 != 0, Added: int(what >> 8 & 0xff), Team: int(what >> 16), FD: int(n(8)), File: f}
+		if p.Memory > maxPieces || p.FD > 1<<30 || p.Import && (p.Host || p.Team > 0) || (number&multicastNumber != 0) != (p.Team > 0) || p.Team > 0 && p.Host {
+			return nil, fmt.Errorf("it says that memory %d has descriptor %d", number, n(8))
 		}
 		all = append(all, p)
 	}

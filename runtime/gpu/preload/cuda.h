@@ -45,6 +45,7 @@ typedef struct {
 	struct { unsigned char compressionType, gpuDirectRDMACapable; unsigned short usage; unsigned char reserved[4]; } allocFlags;
 } CUmemAllocationProp;
 typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
+typedef struct { unsigned numDevices; size_t size; unsigned long long handleTypes, flags; } CUmulticastObjectProp;
 
 enum {
 	CU_POINTER_ATTRIBUTE_CONTEXT = 1,
@@ -124,10 +125,14 @@ enum {
 	X(cuMemHostGetDevicePointer_v2, (CUdeviceptr *pointer, void *memory, unsigned flags)) \
 	X(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr pointer, size_t bytes, int type, unsigned long long flags)) \
 	X(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *handle, void *address)) \
+	X(cuMulticastCreate, (CUmemGenericAllocationHandle *object, const CUmulticastObjectProp *prop)) \
 	X(cuMulticastAddDevice, (CUmemGenericAllocationHandle object, CUdevice device)) \
 	X(cuMulticastBindMem, (CUmemGenericAllocationHandle object, size_t at, CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, unsigned long long flags)) \
 	X(cuMulticastBindMem_v2, (CUmemGenericAllocationHandle object, CUdevice device, size_t at, CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, \
 		unsigned long long flags)) \
+	X(cuMulticastBindAddr, (CUmemGenericAllocationHandle object, size_t at, CUdeviceptr pointer, size_t bytes, unsigned long long flags)) \
+	X(cuMulticastBindAddr_v2, (CUmemGenericAllocationHandle object, CUdevice device, size_t at, CUdeviceptr pointer, size_t bytes, unsigned long long flags)) \
+	X(cuMulticastUnbind, (CUmemGenericAllocationHandle object, CUdevice device, size_t at, size_t bytes)) \
 	X(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes)) \
 	X(cuMemCreate, (CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)) \
 	X(cuMemRelease, (CUmemGenericAllocationHandle handle)) \

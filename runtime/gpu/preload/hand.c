@@ -9,6 +9,7 @@
 #include "host.h"
 #include "limits.h"
 #include "listed.h"
+#include "multicast.h"
 #include "own.h"
 #include "peers.h"
 #include "precopy.h"
@@ -164,7 +165,7 @@ CUresult hand_release(void)
 	CUresult r = CUDA_SUCCESS;
 	int lost = 0;
 
-	if (state != CLOSED || !given || shares_still())
+	if (state != CLOSED || !given || shares_still() || multicast_there())
 		return CUDA_ERROR_ILLEGAL_STATE;
 	r = host_take_away();
 	if (r != CUDA_SUCCESS)
@@ -239,12 +240,26 @@ static CUresult come_back(size_t count)
 CUresult hand_part(void)
 {
 	struct shares s = shared_count();
+	CUresult r;
 
 	if (state != CLOSED)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	parted |= s.exports || s.imports;
-	return shared_part();
+	parted |= s.exports || s.imports || multicast_there();
+	r = multicast_unbind(); // unless that was done
+	return r == CUDA_SUCCESS ? shared_part() : r;
 }
+
+CUresult hand_unbind(void)
+{
+	if (state != CLOSED)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	parted |= multicast_there();
+	return multicast_unbind();
+}
+
+CUresult hand_join(void) { return state == CLOSED ? multicast_join() : CUDA_ERROR_ILLEGAL_STATE; }
+
+CUresult hand_bind(void) { return state == CLOSED ? multicast_bind() : CUDA_ERROR_ILLEGAL_STATE; }
 
 CUresult hand_attach_begin(size_t count)
 {
@@ -400,6 +415,9 @@ CUresult hand_own(void)
 	given = 0; // descriptors given before are of memory that may be let go of now
 	if (!hand_foreign() || !own_reserve())
 		return CUDA_SUCCESS;
+	r = multicast_unbind(); // memory that is bound becomes other memory
+	if (r != CUDA_SUCCESS)
+		return r;
 	if (virtual_unmap() != CUDA_SUCCESS)
 		no_room = 0; // for any
 	for (struct cursor c = {0}; r == CUDA_SUCCESS && cursor_next(&c);) {
@@ -417,7 +435,7 @@ CUresult hand_own(void)
 
 CUresult hand_open(void)
 {
-	if (state == GIVEN || (state == CLOSED && shared_count().apart))
+	if (state == GIVEN || (state == CLOSED && (shared_count().apart || multicast_apart())))
 		return CUDA_ERROR_ILLEGAL_STATE;
 	if (state == CLOSED || barred)
 		unbar();

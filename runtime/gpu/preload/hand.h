@@ -48,6 +48,11 @@ void hand_given(void);
 // hand_part lets go of what is imported, and of all descriptors of memory that is shared. From then on no end of a conversation opens the gate: others wait for this process's memory. It
 // comes ahead of hand_release where anything is shared, in all processes that share. After an error it can be done again, or imports be brought back.
 CUresult hand_part(void);
+// hand_unbind is the first step of that: it unbinds and unmaps multicast objects, in all processes ahead of the second. hand_join has all devices be added to multicast objects when these are there again, in all
+// processes ahead of hand_bind, which binds and maps them.
+CUresult hand_unbind(void);
+CUresult hand_join(void);
+CUresult hand_bind(void);
 // hand_release unmaps and releases all of it, takes away access between GPUs, and lowers limits around the driver's checkpoint. After an error all of it is there; where even that
 // could not be done, none, and the state is GIVEN.
 CUresult hand_release(void);

@@ -71,9 +71,13 @@ static const struct hook { const char *name, *plain; int since, own_stream; void
 	HOOK(cuMemSetAccess, cuMemSetAccess, 0),
 	HOOK(cuMemAddressFree, cuMemAddressFree, 0),
 	HOOK(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 0),
+	HOOK(cuMulticastCreate, cuMulticastCreate, 0),
 	HOOK(cuMulticastAddDevice, cuMulticastAddDevice, 0),
 	HOOK(cuMulticastBindMem, cuMulticastBindMem, 0),
 	HOOK(cuMulticastBindMem_v2, cuMulticastBindMem, 13010),
+	HOOK(cuMulticastBindAddr, cuMulticastBindAddr, 0),
+	HOOK(cuMulticastBindAddr_v2, cuMulticastBindAddr, 13010),
+	HOOK(cuMulticastUnbind, cuMulticastUnbind, 0),
 };
 
 static void *by_name(const char *name)

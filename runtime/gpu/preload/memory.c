@@ -247,13 +247,3 @@ CUresult hook_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr pointer, s
 		unable("it gives its GPU memory to other devices (cuMemGetHandleForAddressRange)");
 	return result;
 }
-
-// Whoever binds memory to a multicast object adds its device first.
-CUresult hook_cuMulticastAddDevice(CUmemGenericAllocationHandle object, CUdevice device)
-{
-	CUresult result = driver.cuMulticastAddDevice(object, device);
-
-	if (result == CUDA_SUCCESS)
-		unable("it shares GPU memory through multicast objects (cuMulticastAddDevice)");
-	return result;
-}

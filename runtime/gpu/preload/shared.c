@@ -2,6 +2,7 @@
 #include "shared.h"
 #include "hand.h"
 #include "host.h"
+#include "multicast.h"
 #include "range.h"
 
 #include <fcntl.h>
@@ -39,16 +40,26 @@ struct memory *shared_imported(CUmemGenericAllocationHandle handle, int fd)
 	struct memory *m;
 	int own;
 
-	if (driver.cuMemGetAllocationPropertiesFromHandle(&prop, handle) != CUDA_SUCCESS ||
-	    (!host_is(&prop.location) && (prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop.location.id < 0 || prop.location.id >= MAX_DEVICES)) || copy(fd, &own) != CUDA_SUCCESS)
+	// A multicast object is nowhere.
+	int somewhere = driver.cuMemGetAllocationPropertiesFromHandle(&prop, handle) == CUDA_SUCCESS &&
+		(host_is(&prop.location) || (prop.location.type == CU_MEM_LOCATION_TYPE_DEVICE && prop.location.id >= 0 && prop.location.id < MAX_DEVICES));
+
+	if (copy(fd, &own) != CUDA_SUCCESS)
 		return NULL;
+	if (!somewhere)
+		prop = (CUmemAllocationProp){0};
 	m = virtual_new(&prop, GRANULARITY, GRANULARITY); // its size is in no answer of the driver, and in its mappings
 	if (!m) {
 		close(own);
 		return NULL;
 	}
+	if (!somewhere && !multicast_import(m)) {
+		virtual_end(m);
+		close(own);
+		return NULL;
+	}
 	m->imported = 1;
-	m->host = host_is(&prop.location);
+	m->host = somewhere && host_is(&prop.location);
 	m->range.pieces[0].handle = handle;
 	m->range.pieces[0].fd = own;
 	return m;
@@ -82,19 +93,29 @@ struct shares shared_count(void)
 	return s;
 }
 
-// hosted finds memory of the host that the process has made, by its place; NULL: there is none.
-static struct memory *hosted(size_t place)
+// whole finds memory of the host, or a multicast object, that the process has made, by its place; NULL: there is none.
+static struct memory *whole(size_t place)
 {
 	struct memory *m = virtual_at(place);
 
-	return m && m->range.count && m->host && !m->imported ? m : NULL;
+	return m && m->range.count && (m->host || m->multicast) && !m->imported ? m : NULL;
 }
 
-// numbered finds the piece with a number, or that of memory of the host; NULL: there is none.
+static uint32_t mark(const struct memory *m) { return m->host ? HOST_NUMBER : MULTICAST_NUMBER; }
+
+// made finds what whole finds by its number.
+static struct memory *made(uint32_t number)
+{
+	struct memory *m = number & (HOST_NUMBER | MULTICAST_NUMBER) ? whole(number & ~(HOST_NUMBER | MULTICAST_NUMBER)) : NULL;
+
+	return m && number & mark(m) ? m : NULL;
+}
+
+// numbered finds the piece with a number, or that of something without pieces; NULL: there is none.
 static struct piece *numbered(uint32_t number)
 {
 	struct cursor c = {0};
-	struct memory *m = number & HOST_NUMBER ? hosted(number & ~HOST_NUMBER) : NULL;
+	struct memory *m = made(number);
 
 	if (m)
 		return &m->range.pieces[0];
@@ -112,7 +133,7 @@ static struct memory *import(uint32_t number)
 	return m && m->range.count && m->imported ? m : NULL;
 }
 
-enum { PIECES, HOSTED, IMPORTS };
+enum { PIECES, WHOLE_ONES, IMPORTS };
 
 int shared_next(struct passed *p)
 {
@@ -124,22 +145,30 @@ int shared_next(struct passed *p)
 			return 1;
 		}
 	if (p->kind == PIECES)
-		*p = (struct passed){.kind = HOSTED};
+		*p = (struct passed){.kind = WHOLE_ONES};
 	for (; p->kind < IMPORTS + 1; p->kind++, p->next = 0)
 		for (; virtual_at(p->next); p->next++) {
-			const struct memory *m = p->kind == HOSTED ? hosted(p->next) : import(p->next);
+			const struct memory *m = p->kind == WHOLE_ONES ? whole(p->next) : import(p->next);
 
-			if (!m || (p->kind == HOSTED ? m->range.pieces[0].passed < 0 : !m->range.pieces[0].handle))
+			if (!m || (p->kind == WHOLE_ONES ? m->range.pieces[0].passed < 0 : !m->range.pieces[0].handle))
 				continue;
-			p->fd = p->kind == HOSTED ? m->range.pieces[0].passed : m->range.pieces[0].fd;
-			p->number = p->next++ | (p->kind == HOSTED ? HOST_NUMBER : 0);
+			p->fd = p->kind == WHOLE_ONES ? m->range.pieces[0].passed : m->range.pieces[0].fd;
+			p->number = p->next++ | (p->kind == WHOLE_ONES ? mark(m) : 0);
 			return 1;
 		}
 	p->kind = IMPORTS;
 	return 0;
 }
 
-int shared_is_import(const struct passed *p) { return p->kind == IMPORTS; }
+uint32_t shared_kind(const struct passed *p)
+{
+	const struct memory *m = p->kind == IMPORTS ? import(p->number) : made(p->number);
+	uint32_t kind = p->kind == IMPORTS ? KIND_IMPORT : 0;
+
+	if (!m || !m->multicast)
+		return kind;
+	return kind | (multicast_used(m) ? KIND_USED : 0) | multicast_devices(m) << KIND_ADDED | m->multicast->prop.numDevices << KIND_TEAM;
+}
 
 CUresult mappings_away(const struct memory *memory)
 {
@@ -188,35 +217,48 @@ CUresult shared_part(void)
 	CUresult r = CUDA_SUCCESS;
 	struct cursor c = {0};
 
+	r = multicast_release();
 	for (size_t i = 0; r == CUDA_SUCCESS && virtual_at(i); i++)
 		if (import(i) && import(i)->range.pieces[0].handle)
 			r = let_go(import(i));
 	while (r == CUDA_SUCCESS && cursor_next(&c))
 		shared_forget(c.piece);
 	for (size_t i = 0; r == CUDA_SUCCESS && virtual_at(i); i++)
-		if (hosted(i))
-			shared_forget(&hosted(i)->range.pieces[0]);
+		if (whole(i))
+			shared_forget(&whole(i)->range.pieces[0]);
 	return r;
 }
 
 CUresult shared_export(uint32_t number, int *fd)
 {
 	struct piece *p = numbered(number);
+	struct memory *m = made(number);
+	CUresult r = m && m->multicast ? multicast_renew(m) : CUDA_SUCCESS;
 
+	if (r != CUDA_SUCCESS)
+		return r;
 	return p && p->handle ? shared_pass(p, fd) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult shared_import(uint32_t number, int fd)
+CUresult shared_import(uint32_t number, int fd, int multicast)
 {
 	struct memory *m = import(number);
 	struct piece *p;
 	CUresult r;
 
-	if (!m || m->range.pieces[0].handle) { // it came in an attempt before this one
+	if (m && multicast)
+		return multicast_take(m, fd);
+	if (!m) {
 		close(fd);
-		return m ? mappings_back(m) : CUDA_ERROR_INVALID_VALUE;
+		return CUDA_ERROR_INVALID_VALUE;
 	}
 	p = &m->range.pieces[0];
+	if (p->handle) { // it came in an attempt before this one, or was not taken away; the owner may know it by this descriptor alone
+		if (p->fd >= 0)
+			close(p->fd);
+		p->fd = fd;
+		return mappings_back(m);
+	}
 	r = driver.cuMemImportFromShareableHandle(&p->handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 	if (r != CUDA_SUCCESS) {
 		p->handle = 0;

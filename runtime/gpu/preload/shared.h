@@ -19,17 +19,25 @@ struct shares shared_count(void);
 CUresult mappings_away(const struct memory *memory);
 CUresult mappings_back(const struct memory *memory);
 
-// HOST_NUMBER marks the number of memory of the host: such is in no piece.
+// HOST_NUMBER marks the number of memory of the host, and MULTICAST_NUMBER that of a multicast object: such are in no piece.
 #define HOST_NUMBER 0x80000000u
+#define MULTICAST_NUMBER 0x40000000u
 
-// These are for the library's thread, behind the closed gate. shared_next goes to the next descriptor, at first to the first: of the piece with a number, of memory of the host, or of the import with one.
+// These are for the library's thread, behind the closed gate. shared_next goes to the next descriptor, at first to the first: of the piece with a number, of what is in no piece, or of the import with one.
 struct passed { uint32_t number; int kind, fd; size_t next; };
 int shared_next(struct passed *p);
-int shared_is_import(const struct passed *p);
-// shared_part unmaps and releases imports, and closes all descriptors. After an error it has to be done again, or imports be brought back.
+// shared_kind says what a descriptor is of: an import, and of multicast objects that something is bound or mapped, how many devices the process has added, and how many the team has, where the process
+// has made the object.
+#define KIND_IMPORT 1u
+#define KIND_USED 2u
+#define KIND_ADDED 8
+#define KIND_TEAM 16
+uint32_t shared_kind(const struct passed *p);
+// shared_part releases multicast objects, unmaps and releases imports, and closes all descriptors. After an error it has to be done again, or imports be brought back.
 CUresult shared_part(void);
-// shared_export makes a descriptor, the caller's, of the piece with a number. shared_import brings back an import by a descriptor, which it takes over.
+// shared_export makes a descriptor, the caller's, of the piece with a number; a multicast object is made anew for it. shared_import brings back an import by a descriptor, which it takes over: memory
+// and its mappings, or a multicast object, which multicast_join and multicast_bind complete.
 CUresult shared_export(uint32_t number, int *fd);
-CUresult shared_import(uint32_t number, int fd);
+CUresult shared_import(uint32_t number, int fd, int multicast);
 
 #endif

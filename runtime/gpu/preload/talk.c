@@ -5,6 +5,7 @@
 #include "able.h"
 #include "hand.h"
 #include "host.h"
+#include "multicast.h"
 #include "peers.h"
 #include "precopy.h"
 #include "shared.h"
@@ -30,9 +31,10 @@
 #define BATCH 32      // descriptors in a message
 #define ENTRIES 500   // of the table in a message
 #define LAST 1u       // flag of the last of several
+#define TEAM 2u       // flag of a multicast object
 #define STUCK 10000   // ms for the host to take an answer
 
-enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, MAKE, FILLED, BOOKS, SHARED, PART, EXPORT, IMPORT, PLACES, LEND, RETURN, STAND };
+enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, MAKE, FILLED, BOOKS, SHARED, PART, EXPORT, IMPORT, PLACES, LEND, RETURN, STAND, UNBIND, JOIN, BIND };
 
 struct header { uint32_t magic; uint16_t version, kind; uint32_t id; int32_t result; uint32_t count, flags; };
 struct entry { uint64_t address, size; uint8_t uuid[16]; uint32_t number, flags; };
@@ -297,6 +299,7 @@ static int make(int socket, const struct message *m)
 static int books(int socket, const struct message *m)
 {
 	struct { uint32_t exports, imports, apart, peers, hosts; char reason[512]; } text = {0};
+	unsigned multicasts = multicast_count();
 	const char *reason = unknown_reason() ? unknown_reason() : peers_reason();
 	struct shares s = shared_count();
 
@@ -307,13 +310,13 @@ static int books(int socket, const struct message *m)
 	text.hosts = host_count();
 	if (reason)
 		snprintf(text.reason, sizeof(text.reason), "%s", reason);
-	return answer(socket, m, (struct header){0}, &text, offsetof(__typeof__(text), reason) + strlen(text.reason), NULL, 0);
+	return answer(socket, m, (struct header){.count = multicasts, .flags = multicast_is_wild() ? TEAM : 0}, &text, offsetof(__typeof__(text), reason) + strlen(text.reason), NULL, 0);
 }
 
 // shared sends the descriptors by which memory was exported and imported.
 static int shared(int socket, const struct message *m)
 {
-	struct { uint32_t number, imported, fd; } entries[BATCH];
+	struct { uint32_t number, kind, fd; } entries[BATCH];
 	struct passed p = {0};
 	int files[BATCH];
 	unsigned n = 0;
@@ -326,7 +329,7 @@ static int shared(int socket, const struct message *m)
 				return 0;
 			n = 0;
 		}
-		entries[n] = (__typeof__(*entries)){p.number, shared_is_import(&p), p.fd};
+		entries[n] = (__typeof__(*entries)){p.number, shared_kind(&p), p.fd};
 		files[n++] = p.fd;
 	}
 	return answer(socket, m, (struct header){.count = n, .flags = LAST}, entries, n * sizeof(*entries), files, n);
@@ -361,7 +364,7 @@ static int import(int socket, struct message *m)
 	if (r == CUDA_SUCCESS && m->files_count != 1)
 		r = CUDA_ERROR_OPERATING_SYSTEM; // there was no room for it in this process
 	if (r == CUDA_SUCCESS) {
-		r = shared_import(place, m->files[0]);
+		r = shared_import(place, m->files[0], m->header.flags & TEAM);
 		m->files[0] = -1;
 	}
 	return plain(socket, m, r, 0);
@@ -419,6 +422,9 @@ static int serve(int socket, struct message *m)
 	case PART: return plain(socket, m, hand_part(), 0);
 	case EXPORT: return export(socket, m);
 	case IMPORT: return import(socket, m);
+	case UNBIND: return plain(socket, m, hand_unbind(), 0);
+	case JOIN: return plain(socket, m, hand_join(), 0);
+	case BIND: return plain(socket, m, hand_bind(), 0);
 	case PLACES: return places(socket, m);
 	case LEND: return lend_piece(socket, m);
 	case RETURN:

@@ -1,6 +1,7 @@
 // The books of memory with handles.
 #define _GNU_SOURCE
 #include "virtual.h"
+#include "multicast.h"
 #include "precopy.h"
 #include "shared.h"
 
@@ -64,6 +65,8 @@ CUresult virtual_end(struct memory *m)
 	CUresult first = CUDA_SUCCESS;
 
 	precopy_wait(m->range.pieces, m->range.count);
+	if (m->multicast)
+		multicast_end(m);
 	if (m->reserved) {
 		driver.cuMemUnmap(m->reserved, m->range.bytes);
 		driver.cuMemAddressFree(m->reserved, m->range.bytes);
@@ -83,6 +86,8 @@ CUresult virtual_end(struct memory *m)
 	forget(m);
 	return first;
 }
+
+CUresult virtual_unused(struct memory *m) { return m->handles || m->mapped ? CUDA_SUCCESS : virtual_end(m); }
 
 CUmemGenericAllocationHandle virtual_handle(const struct memory *m) { return (uintptr_t)m; }
 
@@ -184,7 +189,7 @@ int virtual_find(CUdeviceptr pointer, struct range *r)
 		return 0;
 	virtual_lock();
 	m = mapping_at(mapping_after(pointer));
-	found = m && m->address <= pointer && !m->memory->imported && !m->memory->host; // the driver knows more of these
+	found = m && m->address <= pointer && !m->memory->imported && !m->memory->host && !m->memory->multicast; // the driver knows more of these
 	if (found) {
 		*r = m->memory->range;
 		r->address = m->address;
@@ -194,7 +199,7 @@ int virtual_find(CUdeviceptr pointer, struct range *r)
 	return found;
 }
 
-static int can_go(const struct memory *m) { return m->range.count && !m->stays && !m->imported && !m->host; }
+int virtual_goes(const struct memory *m) { return m->range.count && !m->stays && !m->imported && !m->host && !m->multicast; }
 
 // foreign counts the pieces of memory that are there and not the process's own.
 static size_t foreign(const struct memory *m)
@@ -212,7 +217,7 @@ size_t virtual_pieces(void)
 
 	virtual_lock();
 	for (size_t i = 0; i < used; i++)
-		n += can_go(&memories[i]) ? memories[i].range.count : foreign(&memories[i]);
+		n += virtual_goes(&memories[i]) ? memories[i].range.count : foreign(&memories[i]);
 	virtual_unlock();
 	return n;
 }
@@ -234,7 +239,7 @@ int virtual_each(int (*f)(const struct range *r, void *with), void *with)
 
 	virtual_lock();
 	for (size_t i = 0; i < used && !result; i++)
-		if (can_go(&memories[i]))
+		if (virtual_goes(&memories[i]))
 			result = f(&memories[i].range, with);
 	virtual_unlock();
 	return result;

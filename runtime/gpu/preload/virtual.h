@@ -1,8 +1,6 @@
 // Memory that the program makes with handles (cuMemCreate) and maps by itself. The program gets handles of the library, which stay what they are while the
-// memory is elsewhere and comes back as other memory. What is on one device is handed over, shared or not (shared.h); the rest stays the driver's:
-// - what is bound to a multicast object, since others may have it, and would go on with what it was;
-// - such as is made for compression, fabric handles or sparse arrays, which would have to come back the same.
-// Memory of the host has books of its own (host.h).
+// memory is elsewhere and comes back as other memory. What is on one device is handed over, shared or not (shared.h). Such as is made for compression, fabric handles or sparse arrays stays the
+// driver's, since it would have to come back the same. Memory of the host has books of its own (host.h), and so have multicast objects (multicast.h).
 #ifndef CRYO_GPU_VIRTUAL_H
 #define CRYO_GPU_VIRTUAL_H
 
@@ -15,10 +13,11 @@ struct memory {
 	CUmemAllocationProp prop; // as the program asked for it
 	struct piece one;   // the piece, where that is all
 	unsigned handles;   // that the program has of it, 0: it has released them
-	unsigned mapped;    // mappings of the program's
+	unsigned mapped;    // mappings of the program's, and what is bound of it
 	int stays;          // with the driver
 	int imported;       // another process has made it; its one piece has the descriptor by which it came
 	int host;           // it is memory of the host (host.h)
+	struct multicast *multicast; // it is a multicast object (multicast.h); NULL: it is none
 	void *saved;        // what was in it, where that is so and it is gone
 	CUdeviceptr reserved; // the library's own address for it; 0: it has none
 	int chosen;         // it is handed over
@@ -34,6 +33,10 @@ void virtual_unlock(void);
 // virtual_new returns memory of pieces of a size, of which nothing is made yet; NULL: there is no place for it. virtual_end frees what is made, and the place.
 struct memory *virtual_new(const CUmemAllocationProp *prop, size_t bytes, size_t piece);
 CUresult virtual_end(struct memory *m);
+// virtual_unused ends memory that the program cannot reach any more.
+CUresult virtual_unused(struct memory *m);
+// virtual_goes is true for memory that can be handed over.
+int virtual_goes(const struct memory *m);
 // virtual_handle returns the program's handle of memory, and virtual_of the memory of a handle; NULL: it is none of the library's. Memory that is mapped has its handle still when
 // the program has released it: the driver maps such a one again. virtual_real is what the driver gets for such a one: 0 for one that has been the library's.
 CUmemGenericAllocationHandle virtual_handle(const struct memory *m);

@@ -68,9 +68,6 @@ CUresult hook_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, co
 	return CUDA_SUCCESS;
 }
 
-// unused frees memory that the program cannot reach any more.
-static CUresult unused(struct memory *m) { return m->handles || m->mapped ? CUDA_SUCCESS : virtual_end(m); }
-
 CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle)
 {
 	struct memory *m;
@@ -80,7 +77,7 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle)
 	m = virtual_of(handle);
 	if (m && m->handles) {
 		m->handles--;
-		r = unused(m);
+		r = virtual_unused(m);
 	} else {
 		r = driver.cuMemRelease(virtual_real(handle));
 	}
@@ -91,14 +88,33 @@ CUresult hook_cuMemRelease(CUmemGenericAllocationHandle handle)
 // keep leaves memory to the driver from now on, since others may have it. What is not the process's own cannot be.
 static void keep(struct memory *m)
 {
-	if (m->imported || m->range.pieces[0].passed >= 0)
-		unknown("it shares GPU memory with the host, or by a multicast object, too");
-	if (m->imported)
+	if (m->imported || m->multicast || m->range.pieces[0].passed >= 0)
+		unknown("it shares GPU memory with the host, too");
+	if (m->imported || m->multicast)
 		return;
 	m->stays = 1;
 	for (unsigned i = 0; i < m->range.count; i++)
 		if (!m->range.pieces[i].own)
 			unable("it shares GPU memory that it got back from a checkpoint, and that there was no room to make its own");
+}
+
+// map_unlocked maps an import, or a multicast object: the driver waits until all devices have been added to the object, which another thread may have to do.
+static CUresult map_unlocked(struct mapping *m)
+{
+	CUresult r;
+
+	m->memory->mapped++;
+	virtual_unlock();
+	r = mapping_map(m);
+	virtual_lock();
+	m->memory->mapped--;
+	if (r == CUDA_SUCCESS && !mapping_room()) {
+		driver.cuMemUnmap(m->address, m->bytes);
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	if (r != CUDA_SUCCESS)
+		virtual_unused(m->memory);
+	return r;
 }
 
 CUresult hook_cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
@@ -114,6 +130,8 @@ CUresult hook_cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGe
 		r = driver.cuMemMap(pointer, bytes, offset, virtual_real(handle), flags);
 	else if (flags || (m.memory->range.count > 1 && (offset || !bytes || bytes % GRANULARITY || bytes > m.memory->range.bytes)))
 		r = CUDA_ERROR_INVALID_VALUE;
+	else if (m.memory->imported || m.memory->multicast)
+		r = map_unlocked(&m);
 	else
 		r = mapping_room() ? mapping_map(&m) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (m.memory && r == CUDA_SUCCESS)
@@ -147,7 +165,7 @@ CUresult virtual_take_away(CUdeviceptr pointer, size_t bytes)
 			struct memory *memory = m->memory;
 
 			mapping_remove(at);
-			unused(memory);
+			virtual_unused(memory);
 		}
 	virtual_unlock();
 	return r;
@@ -306,36 +324,4 @@ CUresult hook_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, 
 		prop->requestedHandleTypes = m->prop.requestedHandleTypes;
 	virtual_unlock();
 	return r;
-}
-
-// bound returns the driver's handle of memory that is to be bound to a multicast object.
-static CUresult bound(CUmemGenericAllocationHandle *handle)
-{
-	struct memory *m;
-	CUresult r = CUDA_SUCCESS;
-
-	virtual_lock();
-	m = virtual_of(*handle);
-	if (m && m->range.count > 1)
-		r = CUDA_ERROR_NOT_SUPPORTED;
-	else if (m)
-		keep(m);
-	*handle = m ? m->range.pieces[0].handle : virtual_real(*handle);
-	virtual_unlock();
-	return r;
-}
-
-CUresult hook_cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t at, CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, unsigned long long flags)
-{
-	CUresult r = bound(&handle);
-
-	return r == CUDA_SUCCESS ? driver.cuMulticastBindMem(object, at, handle, offset, bytes, flags) : r;
-}
-
-CUresult hook_cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t at, CUmemGenericAllocationHandle handle, size_t offset, size_t bytes,
-	unsigned long long flags)
-{
-	CUresult r = bound(&handle);
-
-	return r == CUDA_SUCCESS ? driver.cuMulticastBindMem_v2(object, device, at, handle, offset, bytes, flags) : r;
 }

@@ -31,7 +31,7 @@ static void find_ranges(void)
 	for (size_t i = 0; (memory = virtual_at(i)); i++)
 		memory->range.address = memory->reserved;
 	for (size_t i = 0; (m = mapping_at(i)); i++)
-		if (!m->memory->range.address && !m->memory->imported && !m->memory->host && !m->offset && m->bytes == m->memory->range.bytes && writes(m))
+		if (!m->memory->range.address && virtual_goes(m->memory) && !m->offset && m->bytes == m->memory->range.bytes && writes(m))
 			m->memory->range.address = m->address;
 }
 
@@ -43,7 +43,7 @@ int virtual_each_placed(int (*f)(const struct range *r, void *with), void *with)
 	virtual_lock();
 	find_ranges();
 	for (size_t i = 0; !result && (m = virtual_at(i)); i++)
-		if (m->range.count && m->range.address && !m->stays && !m->imported && !m->host)
+		if (virtual_goes(m) && m->range.address)
 			result = f(&m->range, with);
 	virtual_unlock();
 	return result;
@@ -70,7 +70,7 @@ static int hide(struct memory *memory)
 // choose is true for memory that can be handed over. What copies it on its device needs a context there.
 static int choose(struct memory *m, size_t most)
 {
-	if (!m->range.count || m->stays || m->imported || m->host || m->range.count > most)
+	if (!virtual_goes(m) || m->range.count > most)
 		return 0;
 	m->range.context = context_on(m->range.device);
 	return m->range.context && (m->range.address || hide(m));
@@ -87,7 +87,7 @@ size_t virtual_choose(size_t most)
 		if (m->chosen) {
 			most -= m->range.count;
 			n++;
-		} else if (!m->imported && !m->host) {
+		} else if (!m->imported && !m->host && !m->multicast) {
 			if (m->range.count && m->range.pieces[0].passed >= 0)
 				unknown("the driver keeps GPU memory that it shares");
 			for (unsigned p = 0; p < m->range.count; p++)
