@@ -224,15 +224,52 @@ func TestGPUMulticastRefused(t *testing.T) {
 		})
 	}
 	t.Run("ended", func(t *testing.T) {
+		manyGPUs(t, a, gpusOfA, 0, 1, 2)
 		id := name(t)
 		ownOrder(t, a)
-		startGPU(t, a, id, castingHeeding, castingAll(2)...)
-		ownOrder(t, a, "cuMemcpyDtoH 2 exit")
-		eventually(t, "the end of the second process", 10*time.Second, func() bool { done, err := a.OwnOrdersDone(); return err == nil && done == 1 })
-		refused(t, a, codePrecondition, "a multicast object of 2 GPUs, of which processes of the container have added 1", "checkpoint", id, "gpu/casting:1", "--leave-running", "--force", "all")
+		startGPU(t, a, id, slices.Concat(onGPUs(3), []string{"--env", lab.OwnOrdersEnv}), castingAll(3)...)
+		ownOrder(t, a, "cuMemcpyDtoH 3 exit")
+		eventually(t, "the end of the third process", 10*time.Second, func() bool { done, err := a.OwnOrdersDone(); return err == nil && done == 1 })
+		refused(t, a, codePrecondition, "has a multicast object of 3 GPUs, of which processes of the container have added 2", "checkpoint", id, "gpu/casting:1", "--leave-running", "--force", "all")
 		if answer, err := a.Ask(t.Context(), id, "count"); err != nil || !answer.OK {
 			t.Errorf("%+v, %v", answer, err)
 		}
 		remove(t.Context(), a, id)
 	})
+}
+
+// TestGPUMulticastMade has processes make multicast objects and give them up all the time. A checkpoint meets them in any state: it leaves them running, or is refused because one is being made; nothing
+// hangs or is lost.
+func TestGPUMulticastMade(t *testing.T) {
+	a, _ := gpuPair(t)
+	id := name(t)
+	before := startGPU(t, a, id, onGPUs(2), "--processes", "2", "--apart", "--casts", "--blocks", "3")
+	forget(t, a, "gpu/"+id+":1")
+	taken, refusals := 0, 0
+	for n := 0; n < 40 && (taken < 3 || n < 8); n++ {
+		switch r := a.Cryo(t.Context(), "checkpoint", id, "gpu/"+id+":1", "--leave-running", "--gpu-engine", "keeper"); r.Code {
+		case 0:
+			taken++
+		case codePrecondition:
+			refusals++
+		default:
+			t.Errorf("exit code %d: %s", r.Code, r.Stderr)
+		}
+		made := rounds(answers(t, a, id))
+		unharmed(t, a, id, before)
+		eventually(t, "more multicast objects", 10*time.Second, func() bool { return rounds(answers(t, a, id)) > made })
+	}
+	t.Logf("%d checkpoints were taken, %d refused", taken, refusals)
+	if taken == 0 {
+		t.Error("no checkpoint was taken")
+	}
+	alone(t, a)
+}
+
+// rounds is how often the first process has gone round.
+func rounds(a lab.Answer) float64 {
+	processes, _ := a.State["processes"].([]any)
+	first, _ := processes[0].(map[string]any)
+	n, _ := first["rounds"].(float64)
+	return n
 }

@@ -196,6 +196,8 @@ void devices_start(void)
 		poll_start();
 	if (options.reduce)
 		reduce_start(contexts[0]);
+	if (options.casts)
+		casts_start(contexts[0]);
 	if (options.churn)
 		churn_start(options.churn, contexts[0]);
 	graphs_start(options.captures);

@@ -46,14 +46,14 @@ void descriptor_send(int socket, int fd)
 		die("sendmsg", errno);
 }
 
-int descriptor_receive(int socket, int *from)
+int descriptor_receive(int socket, int flags, int *from)
 {
 	union { struct cmsghdr header; char bytes[CMSG_SPACE(sizeof(int))]; } control;
 	struct iovec part = {from, sizeof(*from)};
 	struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
 	int fd;
 
-	if (recvmsg(socket, &m, MSG_DONTWAIT) != sizeof(*from))
+	if (recvmsg(socket, &m, flags) != sizeof(*from))
 		die("recvmsg", errno);
 	memcpy(&fd, CMSG_DATA(&control.header), sizeof(fd));
 	return fd;
@@ -84,7 +84,7 @@ CUresult exchange_offer(void)
 CUresult exchange_accept(void)
 {
 	for (int i = 1; i < options.processes; i++) {
-		int from, fd = descriptor_receive(boxes[number][0], &from);
+		int from, fd = descriptor_receive(boxes[number][0], MSG_DONTWAIT, &from);
 
 		must("cuMemImportFromShareableHandle", cuda.cuMemImportFromShareableHandle(&blocks[from].handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 		close(fd);

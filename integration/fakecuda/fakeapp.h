@@ -11,7 +11,7 @@
 #define MAX_PROCESSES 64
 
 extern struct options {
-	int processes, share, share_host, multicast, fabric, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, reduce, churn, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
+	int processes, share, share_host, multicast, fabric, casts, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, reduce, churn, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
 	const char *socket, *bind, *nvml;
 } options;
 
@@ -93,7 +93,7 @@ CUresult exchange_accept(void);
 int exchange_over(int write);
 // descriptor_send sends a descriptor and the process's number, and descriptor_receive returns one that was sent.
 void descriptor_send(int socket, int fd);
-int descriptor_receive(int socket, int *from);
+int descriptor_receive(int socket, int flags, int *from); // flags of recvmsg(2)
 
 // team_begin is called ahead of the first fork, team_make then in each process, team_join when all have done that, and team_bind when all have joined: all have a multicast object, with memory of each of their
 // devices. team_over writes to all of it, or compares, as exchange_over. team_leave gives the object up.
@@ -103,6 +103,12 @@ CUresult team_join(void);
 CUresult team_bind(void);
 int team_over(int write);
 CUresult team_leave(void);
+
+// casts_begin is called ahead of the first fork. casts_start starts a thread that makes multicast objects with those of all other processes all the time, and ends the program where one does not
+// work; casts_rounds counts them.
+void casts_begin(void);
+void casts_start(CUcontext context);
+unsigned long long casts_rounds(void);
 
 // graphs_start starts threads that capture streams into graphs all the time, and end the program where a capture fails. graphs_begin begins
 // one capture, in a CUstreamCaptureMode, and graphs_end ends it.

@@ -4,9 +4,11 @@
 #include "fakeapp.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CHUNK ((size_t)1 << 16) // the last one of the object has a word for each process, which it writes for all
@@ -76,13 +78,12 @@ CUresult team_make(void)
 CUresult team_join(void)
 {
 	if (number != maker()) {
-		int from, fd = descriptor_receive(boxes[number][0], &from);
+		int from, fd = descriptor_receive(boxes[number][0], MSG_DONTWAIT, &from);
 
 		must("cuMemImportFromShareableHandle", cuda.cuMemImportFromShareableHandle(&object, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
 		close(fd);
 	}
-	for (int d = 0; d < devices; d++)
-		must("cuMulticastAddDevice", cuda.cuMulticastAddDevice(object, first + d));
+	must("cuMulticastAddDevice", cuda.cuMulticastAddDevice(object, first));
 	for (int p = 0; p < options.processes; p++)
 		for (int end = 0; end < 2; end++)
 			close(boxes[p][end]);
@@ -106,10 +107,27 @@ static void bind_own(int device)
 		must("cuMemRelease", cuda.cuMemRelease(own[device].handle)); // it stays mapped, and bound
 }
 
+static void *bind_first(void *unused)
+{
+	(void)unused;
+	bind_own(0);
+	return NULL;
+}
+
+// team_bind binds the first device in a thread of its own, which waits until the others have been added.
 CUresult team_bind(void)
 {
-	for (int d = 0; d < devices; d++)
+	struct timespec pause = {0, 20000000};
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, bind_first, NULL))
+		die("pthread_create", 0);
+	nanosleep(&pause, NULL);
+	for (int d = 1; d < devices; d++)
+		must("cuMulticastAddDevice", cuda.cuMulticastAddDevice(object, first + d));
+	for (int d = 1; d < devices; d++)
 		bind_own(d);
+	pthread_join(thread, NULL);
 	all = map(object);
 	if (number == 2)
 		twin = map(object);

@@ -39,14 +39,14 @@ type given struct {
 	mistaken bool       // its driver does not find what comes by files
 	stood    bool       // the driver may have restored it before: a kernel of it that takes seconds may be ended if another process runs one on its devices, or makes a context there
 	imports  []record.GPUImport
-	teams    []library.Passed // of imports, in their order
-	shares   bool             // it has memory of others, or they of it
-	casts    bool             // it has multicast objects
-	parted   bool             // that may have been taken away, and its gate opens when it is back
-	apart    bool             // what it had of others may be gone, and not only unbound
-	whole    bool             // its gate was found open
-	alone    func()           // waits until no other process has the memory but by files; nil: none has
-	doubt    func()           // says that the process may go on with the memory of the files; nil: it makes no difference
+	added    []int  // to multicast objects among these, devices
+	shares   bool   // it has memory of others, or they of it
+	casts    bool   // it has multicast objects
+	parted   bool   // that may have been taken away, and its gate opens when it is back
+	apart    bool   // what it had of others may be gone, and not only unbound
+	whole    bool   // its gate was found open
+	alone    func() // waits until no other process has the memory but by files; nil: none has
+	doubt    func() // says that the process may go on with the memory of the files; nil: it makes no difference
 }
 
 // bytes are what the pieces come to.

@@ -44,7 +44,7 @@ func (e *Engine) match(ctx context.Context, all []*given) error {
 		if err != nil {
 			return err
 		}
-		g.imports, g.teams = nil, nil
+		g.imports, g.added = nil, nil
 		for _, p := range list {
 			if p.Import {
 				imports = append(imports, passed{p, g})
@@ -62,7 +62,7 @@ func (e *Engine) match(ctx context.Context, all []*given) error {
 		}
 		if found {
 			p.by.imports = append(p.by.imports, record.GPUImport{Memory: p.Memory, Owner: exports[i].by.Inner, Of: exports[i].Memory, Host: exports[i].Host, Multicast: exports[i].Team > 0})
-			p.by.teams = append(p.by.teams, p.Passed)
+			p.by.added = append(p.by.added, p.Added)
 		}
 	}
 	if err := errors.Join(errs...); err != nil || len(exports) == 0 {
@@ -163,23 +163,24 @@ func (e *Engine) ofLibrary(pid, fd int, all []passed) bool {
 	return slices.ContainsFunc(all, func(p passed) bool { return p.FD == fd && (p.by.PID == pid || e.host().parent(pid) == p.by.PID) })
 }
 
-// teams refuses multicast objects in use of whose devices some were added by processes that have ended, or are not of the container: what is bound anew would wait for these.
+// teams refuses multicast objects to which processes of the container have not added all devices. Others may have, which are not of the container or have ended: what is bound anew would wait for
+// these. Or a process is about to: it may have a descriptor on its way of the object as it was.
 func teams(exports []passed, all []*given) error {
 	for _, o := range exports {
 		if o.Team == 0 {
 			continue
 		}
-		added, used := o.Added, o.Used
+		added := o.Added
 		for _, g := range all {
 			for n, i := range g.imports {
 				if i.Multicast && i.Owner == o.by.Inner && i.Of == o.Memory {
-					added, used = added+g.teams[n].Added, used || g.teams[n].Used
+					added += g.added[n]
 				}
 			}
 		}
-		if used && added != o.Team {
-			return failure.New(errdefs.ErrFailedPrecondition, "have all processes of the container that share it run, and give it up when one ends",
-				"save its GPUs: %s uses a multicast object of %d GPUs, of which processes of the container have added %d", o.by.Process, o.Team, added)
+		if added != o.Team {
+			return failure.New(errdefs.ErrFailedPrecondition, "try again, if the program is just making it; else have all processes that share it be of the container, and give it up when one ends",
+				"save its GPUs: %s has a multicast object of %d GPUs, of which processes of the container have added %d", o.by.Process, o.Team, added)
 		}
 	}
 	return nil
@@ -293,8 +294,11 @@ func importAll(all []*given) error {
 // importsNothing refuses to leave a process to the driver that has imported memory: the driver saves it and cannot restore it.
 func (g *given) importsNothing() error {
 	b, err := g.books()
+	if err == nil {
+		err = g.castsNothing()
+	}
 	if err != nil || b.Imports == 0 {
-		return errors.Join(err, g.castsNothing())
+		return err
 	}
 	return failure.New(errdefs.ErrFailedPrecondition, "take the snapshot with cryo checkpoint and the engine keeper",
 		"save its GPUs: %s has imported GPU memory of another process, which the driver cannot restore", g.Process)

@@ -213,10 +213,16 @@ func assign(old []image.GPUDevice, container, host []device.Device, named []GPUP
 	return record.PlaceGPUs(old, container, func(d device.Device) string { return d.UUID }, wanted)
 }
 
-// imports are what each process has imported.
-func imports(g *image.GPU) (all [][]image.GPUImport) {
+// sharing is what a process has imported, and whether it has let go of anything that it shares.
+type sharing struct {
+	imports []image.GPUImport
+	parted  bool
+}
+
+// shares is that of each process.
+func shares(g *image.GPU) (all []sharing) {
 	for _, p := range g.Processes {
-		all = append(all, p.Imports)
+		all = append(all, sharing{p.Imports, p.Parted})
 	}
 	return all
 }
@@ -234,7 +240,7 @@ func checkRecord(c image.Config, images string) error {
 	if r == nil {
 		return nil
 	}
-	if r.Engine != c.GPU.Engine || !slices.Equal(r.Pieces(), c.GPU.Pieces()) || !reflect.DeepEqual(imports(&r.GPU), imports(c.GPU)) || !reflect.DeepEqual(r.Library, c.GPU.Library) {
+	if r.Engine != c.GPU.Engine || !slices.Equal(r.Pieces(), c.GPU.Pieces()) || !reflect.DeepEqual(shares(&r.GPU), shares(c.GPU)) || !reflect.DeepEqual(r.Library, c.GPU.Library) {
 		return fmt.Errorf("the snapshot's config and its images contradict each other about the memory of GPUs: %w", errdefs.ErrDataLoss)
 	}
 	return nil

@@ -28,7 +28,6 @@ type Passed struct {
 	Host   bool     // it is memory of the host that the process has made: its number is in no table
 	Team   int      // of a multicast object that the process has made: how many devices it is for; 0: it is memory, or an import. Its number is in no table either
 	Added  int      // devices that the process has added to the object
-	Used   bool     // it is a multicast object with memory of the process, or mapped in it
 	FD     int      // the descriptor in the process
 	File   *os.File // the same open file
 }

@@ -145,7 +145,7 @@ const (
 	multicastNumber = 1 << 30
 )
 
-// decodePassed reads an answer to shared: u32 number of memory; what it is; and descriptor in the process. What it is: bit 0: imported; of a multicast object bit 1: it is in use; bits 8 to 15: devices
+// decodePassed reads an answer to shared: u32 number of memory; what it is; and descriptor in the process. What it is: bit 0: imported; of a multicast object bits 8 to 15: devices
 // that the process has added; from bit 16 on: devices of its team, where the process has made it.
 func decodePassed(h header, payload []byte, files []*os.File) (all []Passed, err error) {
 	const size = 12
@@ -155,7 +155,7 @@ func decodePassed(h header, payload []byte, files []*os.File) (all []Passed, err
 	for i, f := range files {
 		n := func(at int) uint32 { return binary.LittleEndian.Uint32(payload[size*i+at:]) }
 		number, what := n(0), n(4)
-		p := Passed{Memory: int(number &^ (hostNumber | multicastNumber)), Host: number&hostNumber != 0, Import: what&1 != 0, Used: what&2 != 0, Added: int(what >> 8 & 0xff), Team: int(what >> 16), FD: int(n(8)), File: f}
+		p := Passed{Memory: int(number &^ (hostNumber | multicastNumber)), Host: number&hostNumber != 0, Import: what&1 != 0, Added: int(what >> 8 & 0xff), Team: int(what >> 16), FD: int(n(8)), File: f}
 		if p.Memory > maxPieces || p.FD > 1<<30 || p.Import && (p.Host || p.Team > 0) || (number&multicastNumber != 0) != (p.Team > 0) || p.Team > 0 && p.Host {
 			return nil, fmt.Errorf("it says that memory %d has descriptor %d", number, n(8))
 		}

@@ -24,7 +24,8 @@ int multicast_import(struct memory *m)
 	return m->multicast != NULL;
 }
 
-int multicast_used(const struct memory *m) { return m->mapped || m->multicast->count; }
+// used reports whether something is bound to an object, or it is mapped.
+static int used(const struct memory *m) { return m->mapped || m->multicast->count; }
 
 unsigned multicast_devices(const struct memory *m) { return __builtin_popcountll(m->multicast->devices); }
 
@@ -46,7 +47,7 @@ unsigned multicast_count(void)
 
 	virtual_lock();
 	for (size_t i = 0; (m = next(&i)); n++)
-		if (!m->imported && m->range.pieces[0].passed < 0 && multicast_used(m) && multicast_devices(m) < m->multicast->prop.numDevices)
+		if (!m->imported && m->range.pieces[0].passed < 0 && used(m) && multicast_devices(m) < m->multicast->prop.numDevices)
 			multicast_wild("it uses a multicast object with a process that has ended");
 	virtual_unlock();
 	return n;

@@ -21,8 +21,7 @@ struct multicast {
 int multicast_import(struct memory *m);
 // multicast_end forgets what a multicast object has bound, and frees the books of it. virtual_lock holds.
 void multicast_end(struct memory *m);
-// multicast_used reports whether something is bound to an object, or it is mapped. multicast_devices counts those that the process has added.
-int multicast_used(const struct memory *m);
+// multicast_devices counts those that the process has added to an object.
 unsigned multicast_devices(const struct memory *m);
 // multicast_count counts the objects. It notes (multicast_wild) that one is in use of whose team a process has ended that nothing remembers.
 unsigned multicast_count(void);

@@ -167,7 +167,7 @@ uint32_t shared_kind(const struct passed *p)
 
 	if (!m || !m->multicast)
 		return kind;
-	return kind | (multicast_used(m) ? KIND_USED : 0) | multicast_devices(m) << KIND_ADDED | m->multicast->prop.numDevices << KIND_TEAM;
+	return kind | multicast_devices(m) << KIND_ADDED | m->multicast->prop.numDevices << KIND_TEAM;
 }
 
 CUresult mappings_away(const struct memory *memory)

@@ -26,10 +26,8 @@ CUresult mappings_back(const struct memory *memory);
 // These are for the library's thread, behind the closed gate. shared_next goes to the next descriptor, at first to the first: of the piece with a number, of what is in no piece, or of the import with one.
 struct passed { uint32_t number; int kind, fd; size_t next; };
 int shared_next(struct passed *p);
-// shared_kind says what a descriptor is of: an import, and of multicast objects that something is bound or mapped, how many devices the process has added, and how many the team has, where the process
-// has made the object.
+// shared_kind says what a descriptor is of: an import, and of multicast objects how many devices the process has added, and how many the team has, where the process has made the object.
 #define KIND_IMPORT 1u
-#define KIND_USED 2u
 #define KIND_ADDED 8
 #define KIND_TEAM 16
 uint32_t shared_kind(const struct passed *p);
