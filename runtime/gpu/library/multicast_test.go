@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
@@ -315,4 +316,27 @@ func TestMulticastUnknown(t *testing.T) {
 	}
 	a.Must(p.HangUp())
 	a.changes(3)
+}
+
+// TestMulticastHangs: without the library the checkpoint of a process with an object does not end, which is what the other tests would meet.
+func TestMulticastHangs(t *testing.T) {
+	r := newRig(t, sizes(2)...)
+	r.Env = nil
+	k := newHelper(t, r)
+	a := r.team(1)
+	a.driver(k.Lock(t.Context(), []int{a.PID}, patient))
+	ended := make(chan error, 1)
+	go func() {
+		_, err := k.Checkpoint(t.Context(), []int{a.PID})
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Errorf("it ended: %v", err)
+	case <-time.After(500 * time.Millisecond):
+		a.Must(k.Kill())
+		if err := <-ended; err == nil {
+			t.Error("it ended when its asker did")
+		}
+	}
 }
