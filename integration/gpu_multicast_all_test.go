@@ -81,6 +81,28 @@ func TestGPUMulticastExchanged(t *testing.T) {
 	alone(t, b)
 }
 
+// TestGPUMulticastNoRoom has no room for a copy on the GPUs: the container stands still until all has been taken, and what is bound is the memory that comes back.
+func TestGPUMulticastNoRoom(t *testing.T) {
+	a, _ := gpuPair(t)
+	small := gpusOfA
+	small.Devices = []lab.GPU{{Minor: 0, Memory: 292 << 20}, {Minor: 1, Memory: 292 << 20}}
+	setGPUs(t, a, small, gpusOfA)
+	id, ref := name(t), "gpu/casting-room:1"
+	before := startGPU(t, a, id, onGPUs(2), "--processes", "2", "--apart", "--multicast", "4", "--blocks", "32")
+	forget(t, a, ref)
+	for key := range 2 {
+		must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--gpu-engine", "keeper"))
+		handedOver(t, a, ref, 72<<20)
+		unharmed(t, a, id, before)
+		shareOn(t, a, id, 3+key)
+	}
+	remove(t.Context(), a, id)
+	must(t, a.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices"))
+	unharmed(t, a, id, before)
+	shareOn(t, a, id, 6)
+	alone(t, a)
+}
+
 // TestGPUMulticastAlone has one process with a multicast object of two GPUs, which it passes to no other.
 func TestGPUMulticastAlone(t *testing.T) {
 	sharedJourney(t, 2, 0, 12<<20, onGPUs(2), "--multicast", "4", "--blocks", "3")
