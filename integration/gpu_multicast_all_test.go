@@ -19,7 +19,7 @@ func TestGPUMulticastJourney(t *testing.T) {
 		processes, imports int
 		more               []string
 	}{
-		{2, 1 + 2, []string{"--share", "4", "--reduce"}},
+		{2, 1 + 2, []string{"--share", "4", "--reduce", "1"}},
 		{4, 3 + 12, []string{"--share", "4", "--captures", "1"}},
 		{8, 7, nil},
 	} {
