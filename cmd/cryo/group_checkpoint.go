@@ -98,27 +98,7 @@ func (a *app) checkpointGroup(ctx context.Context, f checkpointFlags) error {
 	}
 	a.warnHub(f.Ref)
 	g := &groupRun{app: a, what: "checkpoint", state: newCoordination(checkpointSteps, len(f.group.parsed))}
-	var index []byte
-	g.permit = func(step worker.Step) (*worker.Together, error) {
-		if step != worker.Admitted {
-			return nil, nil
-		}
-		t := &worker.Together{}
-		for _, m := range g.members {
-			t.Members = append(t.Members, worker.Member{Name: m.name, Was: append([]string{}, m.addresses...), Is: []string{}})
-		}
-		return t, nil
-	}
-	g.index = func() (*groupIndex, error) {
-		if index, err = g.write(); err != nil {
-			return nil, err
-		}
-		return &groupIndex{full, digest.FromBytes(index)}, nil
-	}
-	g.publish = func(ctx context.Context) error {
-		_, err := registry.PublishGroup(ctx, full, index, o)
-		return err
-	}
+	g.publishes(full, o)
 	err = g.run(ctx, f.group, func(m *runningMember) *groupAsk {
 		ref, _ := memberRef(full, m.name) // looked at before
 		return &groupAsk{
@@ -133,7 +113,7 @@ func (a *app) checkpointGroup(ctx context.Context, f checkpointFlags) error {
 	if !g.state.decided {
 		return err
 	}
-	r := g.result(ctx, full, digest.FromBytes(index).String(), err)
+	r := g.result(ctx, full, digest.FromBytes(g.written).String(), err)
 	a.printDone(r, func() error {
 		a.line("%s", r.Digest)
 		for _, m := range r.Members {
@@ -145,6 +125,30 @@ func (a *app) checkpointGroup(ctx context.Context, f checkpointFlags) error {
 		return nil
 	})
 	return err
+}
+
+// publishes has the members of a checkpoint be sent the addresses of all, and the index be published as full.
+func (g *groupRun) publishes(full string, o registry.Options) {
+	g.permit = func(step worker.Step) (*worker.Together, error) {
+		if step != worker.Admitted {
+			return nil, nil
+		}
+		t := &worker.Together{}
+		for _, m := range g.members {
+			t.Members = append(t.Members, worker.Member{Name: m.name, Was: append([]string{}, m.addresses...), Is: []string{}})
+		}
+		return t, nil
+	}
+	g.index = func() (_ *groupIndex, err error) {
+		if g.written, err = g.write(); err != nil {
+			return nil, err
+		}
+		return &groupIndex{full, digest.FromBytes(g.written)}, nil
+	}
+	g.publish = func(ctx context.Context) error {
+		_, err := registry.PublishGroup(ctx, full, g.written, o)
+		return err
+	}
 }
 
 // write returns the group's index. It lists the snapshot that each member has pushed.

@@ -92,6 +92,7 @@ type groupRun struct {
 	state   *coordination
 	members []*runningMember
 	heard   chan memberNews
+	over    chan struct{}    // closed when no member is heard any more
 	late    <-chan time.Time // for the step that is waited for; nil: it may take as long as it does
 	failed  error            // the first failure
 	hold    time.Duration
@@ -101,13 +102,14 @@ type groupRun struct {
 	// publish writes the index, which index returns.
 	publish func(context.Context) error
 	index   func() (*groupIndex, error)
+	written []byte // the index
 }
 
 // runningMember is a member as the coordinator sees it.
 type runningMember struct {
 	groupPlace
 	line      *groupLine
-	command   *exec.Cmd
+	command   *exec.Cmd // nil: the member is reached by other means
 	at        worker.Reached
 	addresses []string
 	last      *groupMessage // its last
@@ -159,20 +161,34 @@ func (g *groupRun) start(ctx context.Context, of int, f groupFlags) error {
 	said := make(chan string, 1)
 	go func() { said <- lastLine(complaints) }()
 	m.line = openLine(out, in, func() { _ = in.Close() })
-	go func() {
-		for message := range m.line.received {
-			g.heard <- memberNews{of, &message}
-		}
-		m.line.close()
+	g.listen(of, func() error {
 		var line string
 		select {
 		case line = <-said:
 		case <-time.After(tickTime):
 		}
-		m.words = failure.New(errdefs.ErrUnavailable, "see whether its host can be reached by ssh, and there what became of the container: cryo ps, ctr tasks ls", "%s is gone without a word: %s", m, cmp.Or(line, "its connection was cut, or it was silent for "+silentTime.String()))
-		g.heard <- memberNews{of: of}
-	}()
+		return failure.New(errdefs.ErrUnavailable, "see whether its host can be reached by ssh, and there what became of the container: cryo ps, ctr tasks ls", "%s is gone without a word: %s", m, cmp.Or(line, "its connection was cut, or it was silent for "+silentTime.String()))
+	})
 	return nil
+}
+
+// listen passes on what a member sends, until the member is gone for the reason that why returns.
+func (g *groupRun) listen(of int, why func() error) {
+	m := g.members[of]
+	pass := func(n memberNews) {
+		select {
+		case g.heard <- n:
+		case <-g.over:
+		}
+	}
+	go func() {
+		for message := range m.line.received {
+			pass(memberNews{of, &message})
+		}
+		m.line.close()
+		m.words = why()
+		pass(memberNews{of: of})
+	}()
 }
 
 // lastLine returns the last line of what a program complains of, and reads all of it.
@@ -193,15 +209,20 @@ func (m *runningMember) String() string {
 	return "member " + m.name + " on " + m.host
 }
 
-// run sends each member its task, which ask returns, and leads all members through the steps. It returns when every member has finished or failed.
+// run leads members that are reached by ssh.
 func (g *groupRun) run(ctx context.Context, f groupFlags, ask func(m *runningMember) *groupAsk) error {
-	for _, p := range f.parsed {
+	return g.lead(ctx, f.parsed, f.hold, func(of int) error { return g.start(ctx, of, f) }, ask)
+}
+
+// lead opens a line to each member, sends it its task, which ask returns, and leads all members through the steps. It returns when every member has finished or failed.
+func (g *groupRun) lead(ctx context.Context, places []groupPlace, hold time.Duration, open func(of int) error, ask func(m *runningMember) *groupAsk) error {
+	for _, p := range places {
 		g.members = append(g.members, &runningMember{groupPlace: p, progress: map[string]worker.Progress{}})
 	}
-	g.heard, g.hold = make(chan memberNews, len(g.members)), cmp.Or(f.hold, holdTime)
+	g.heard, g.over, g.hold = make(chan memberNews, len(g.members)), make(chan struct{}), cmp.Or(hold, holdTime)
 	defer g.end()
 	for i, m := range g.members {
-		if err := g.start(ctx, i, f); err != nil {
+		if err := open(i); err != nil {
 			return err
 		}
 		m.line.send(groupMessage{Ask: ask(m)})
@@ -225,6 +246,7 @@ func (g *groupRun) run(ctx context.Context, f groupFlags, ask func(m *runningMem
 
 // end ends the commands of all members. Their work is over, or undone by themselves.
 func (g *groupRun) end() {
+	close(g.over)
 	for _, m := range g.members {
 		if m.line == nil {
 			continue
@@ -234,6 +256,9 @@ func (g *groupRun) end() {
 			for range m.line.received {
 			}
 		}()
+		if m.command == nil {
+			continue
+		}
 		over := time.AfterFunc(lastLineTime, func() { _ = m.command.Process.Kill() })
 		_ = m.command.Wait() // it has said how it went
 		over.Stop()

@@ -16,15 +16,17 @@ type world struct {
 	put            lookedUp
 	putting        bool // the coordinator writes the index, or wrote it when it died
 	members        []citizen
-	deaths         int // how many processes and connections may still fail
-	faults         int // how many have
+	halves         bool // a connection may also be cut in one direction: one node observes the silence of another that still hears it, as in Kubernetes
+	deaths         int  // how many processes and connections may still fail
+	faults         int  // how many have
 }
 
 // citizen is a member: its command, its worker and its container.
 type citizen struct {
 	life      memberLife
-	command   bool // lives
-	connected bool
+	command   bool         // lives
+	hears     bool         // what the coordinator sends
+	heard     bool         // by the coordinator
 	to, from  []groupEvent // messages under way: to the member, and from it
 	work      string       // where the worker is
 	container string       // running, frozen, cut (frozen behind a fence), ended, absent
@@ -40,7 +42,7 @@ func newWorld(restores, ends bool, members, deaths int) world {
 	}
 	w := world{restores: restores, ends: ends, coordinator: *newCoordination(steps, members), alive: true, put: indexAbsent, deaths: deaths}
 	for range members {
-		w.members = append(w.members, citizen{life: memberLife{restores: restores}, command: true, connected: true, work: work, container: container})
+		w.members = append(w.members, citizen{life: memberLife{restores: restores}, command: true, hears: true, heard: true, work: work, container: container})
 	}
 	return w
 }
@@ -70,7 +72,9 @@ func (w *world) coordinate(i int, e groupEvent) {
 			w.send(groupEvent{abandoned: true})
 		case closeAll:
 			for j := range w.members {
-				w.members[j].to = append(w.members[j].to, groupEvent{closed: true})
+				if w.members[j].hears || !w.halves {
+					w.members[j].to = append(w.members[j].to, groupEvent{closed: true})
+				}
 			}
 		}
 	}
@@ -78,7 +82,7 @@ func (w *world) coordinate(i int, e groupEvent) {
 
 func (w *world) send(e groupEvent) {
 	for j := range w.members {
-		if w.members[j].connected {
+		if w.members[j].hears {
 			w.members[j].to = append(w.members[j].to, e)
 		}
 	}
@@ -110,7 +114,7 @@ func (w *world) decide(i int, e groupEvent) {
 }
 
 func (m *citizen) tell(e groupEvent) {
-	if m.connected {
+	if m.heard {
 		m.from = append(m.from, e)
 	}
 }
@@ -163,8 +167,12 @@ func (w world) moves() (next []world) {
 		if w.deaths == 0 {
 			continue
 		}
-		if m.command && m.connected {
+		if m.command && m.hears && m.heard {
 			add(func(w *world) { w.fault(); w.cut(i) })
+			if w.halves {
+				add(func(w *world) { w.fault(); w.members[i].deafen() })
+				add(func(w *world) { w.fault(); w.members[i].silence() })
+			}
 			add(func(w *world) { // the command dies; its worker hears that it has hung up
 				w.fault()
 				w.members[i].command = false
@@ -207,12 +215,22 @@ func (w *world) fault() { w.deaths--; w.faults++ }
 
 // cut cuts a connection: what is under way to the member is lost or not, which the order of moves decides; each end observes the cut.
 func (w *world) cut(i int) {
-	m := &w.members[i]
-	if !m.connected {
-		return
+	w.members[i].deafen()
+	w.members[i].silence()
+}
+
+// deafen has the member observe that the coordinator is gone.
+func (m *citizen) deafen() {
+	if m.hears {
+		m.hears, m.to = false, []groupEvent{{closed: true}}
 	}
-	m.connected = false
-	m.to, m.from = []groupEvent{{closed: true}}, append(m.from, groupEvent{closed: true})
+}
+
+// silence has the coordinator observe that the member is gone.
+func (m *citizen) silence() {
+	if m.heard {
+		m.heard, m.from = false, append(m.from, groupEvent{closed: true})
+	}
 }
 
 // works returns what the worker of a member may do next.
@@ -296,7 +314,7 @@ func (w world) check(last bool) error {
 		running, absent := 0, 0
 		for _, m := range w.members {
 			switch {
-			case !m.connected: // told what is left of it
+			case !m.hears: // told what is left of it
 			case m.container == "running":
 				running++
 			default:
@@ -317,16 +335,20 @@ func TestGroupLives(t *testing.T) {
 		restores, ends bool
 		members        int
 		deaths         int
+		halves         bool
 	}{
-		{"left running, 2 members", false, false, 2, 2},
-		{"ended, 2 members", false, true, 2, 2},
-		{"ended, 3 members", false, true, 3, 1},
-		{"restored, 2 members", true, false, 2, 2},
-		{"restored, 3 members", true, false, 3, 1},
+		{"left running, 2 members", false, false, 2, 2, false},
+		{"ended, 2 members", false, true, 2, 2, false},
+		{"ended, 3 members", false, true, 3, 1, false},
+		{"restored, 2 members", true, false, 2, 2, false},
+		{"restored, 3 members", true, false, 3, 1, false},
+		{"left running, 2 pods", false, false, 2, 2, true},
+		{"ended, 2 pods", false, true, 2, 2, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			first := newWorld(c.restores, c.ends, c.members, c.deaths)
+			first.halves = c.halves
 			seen, waiting := map[string]bool{first.key(): true}, []world{first}
 			ends := map[string]int{}
 			for len(waiting) > 0 {

@@ -65,6 +65,7 @@ type groupCheckpoint struct {
 	GPUTimeout          time.Duration `json:"gpuTimeout,omitempty"` // nanoseconds
 	GPUEngine           string        `json:"gpuEngine,omitempty"`
 	Force               []string      `json:"force,omitempty"`
+	Discard             bool          `json:"discard,omitempty"`
 }
 
 // groupRestore is a member's restore.
@@ -91,10 +92,14 @@ type groupLine struct {
 
 // openLine begins to read and to write. closeWriter is called when all was written.
 func openLine(from io.Reader, to io.Writer, closeWriter func()) *groupLine {
-	l := &groupLine{received: make(chan groupMessage), outgoing: make(chan groupMessage, 256), closed: make(chan struct{}), flushed: make(chan struct{})}
+	l := newLine()
 	go l.write(to, closeWriter)
 	go l.read(from)
 	return l
+}
+
+func newLine() *groupLine {
+	return &groupLine{received: make(chan groupMessage), outgoing: make(chan groupMessage, 256), closed: make(chan struct{}), flushed: make(chan struct{})}
 }
 
 // send sends a message. Progress is dropped where the other end does not keep up.
@@ -126,11 +131,16 @@ func (l *groupLine) write(to io.Writer, closeWriter func()) {
 			broken = lines.Encode(m) != nil // the reader hears that the other end is gone
 		}
 	}
+	l.drain(put, tick.C)
+}
+
+// drain puts what is sent, and an empty message at each tick, until this end is closed.
+func (l *groupLine) drain(put func(groupMessage), tick <-chan time.Time) {
 	for {
 		select {
 		case m := <-l.outgoing:
 			put(m)
-		case <-tick.C:
+		case <-tick:
 			put(groupMessage{})
 		case <-l.closed:
 			for len(l.outgoing) > 0 {

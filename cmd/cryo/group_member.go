@@ -18,7 +18,6 @@ import (
 
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/save"
 	"github.com/cryo-project/cryo/shim/worker"
@@ -181,19 +180,13 @@ func (m *groupMember) begin(ctx context.Context) error {
 func (c *groupCheckpoint) options() save.Options {
 	return save.Options{
 		Container: c.Container, Ref: c.Ref, LeaveRunning: c.LeaveRunning, TCPEstablished: true, FileLocks: c.FileLocks, ExternalUnixSockets: c.ExternalUnixSockets,
-		ReadyTimeout: c.ReadyTimeout, Parent: c.Parent, Compression: c.Compression, SegmentSize: c.SegmentSize, GPUTimeout: c.GPUTimeout, GPUEngine: c.GPUEngine, Force: c.Force, SnapshotOnly: true,
+		ReadyTimeout: c.ReadyTimeout, Parent: c.Parent, Compression: c.Compression, SegmentSize: c.SegmentSize, GPUTimeout: c.GPUTimeout, GPUEngine: c.GPUEngine, Force: c.Force, SnapshotOnly: true, Discard: c.Discard,
 	}
 }
 
 // reach is the hook of the work that has reached a step: it waits until the work may go on.
 func (m *groupMember) reach(ctx context.Context, at worker.Reached) (p worker.Permission, err error) {
-	e := memberEvent{groupEvent: groupEvent{reached: at.Step}, at: at}
-	if at.Step == worker.Admitted {
-		if e.addresses, err = m.addressesOf(ctx, m.ask.Checkpoint.Container); err != nil {
-			return p, err
-		}
-	}
-	if err := m.await(ctx, e); err != nil {
+	if err := m.await(ctx, memberEvent{groupEvent: groupEvent{reached: at.Step}, at: at, addresses: at.Addresses}); err != nil {
 		return p, err
 	}
 	if at.Step == worker.Admitted && m.together != nil {
@@ -212,19 +205,6 @@ func (m *groupMember) await(ctx context.Context, e memberEvent) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// addressesOf returns the addresses of a running container's network.
-func (m *groupMember) addressesOf(ctx context.Context, name string) ([]string, error) {
-	container, err := daemon.Find(ctx, m.client, name)
-	if err != nil {
-		return nil, err
-	}
-	task, err := container.Task(ctx, nil)
-	if err != nil {
-		return nil, fmt.Errorf("look at the network of %s: %w", name, err)
-	}
-	return worker.Addresses(int(task.Pid()))
 }
 
 // place is the hook of a restore: it reports the addresses that the container will have, and returns those of all members.
@@ -280,14 +260,14 @@ func (m *groupMember) take(ctx context.Context, e memberEvent) {
 		switch action.do {
 		case tellReached:
 			at := e.at
-			at.Step = action.step
+			at.Step, at.Addresses = action.step, nil
 			m.line.send(groupMessage{Reached: &at, Addresses: e.addresses})
 		case passStep:
 			close(m.passes[action.step])
 		case callOff:
 			m.cancel(errCoordinatorGone)
 		case lookUp:
-			go func() { m.events <- memberEvent{groupEvent: groupEvent{looked: m.look(ctx)}} }()
+			go func() { m.events <- memberEvent{groupEvent: groupEvent{looked: m.index.look(ctx, m.registry)}} }()
 		case removeIt:
 			m.err = errors.Join(errCoordinatorGone, m.remove(ctx))
 		case tellEnd:
@@ -314,14 +294,14 @@ const (
 	lookTime    = publishTime + 5*time.Second
 )
 
-// look asks the registry whether the index is published. That it is absent counts only when no coordinator can be publishing it any more.
-func (m *groupMember) look(ctx context.Context) lookedUp {
+// look asks the registry whether an index is published. That it is absent counts only when no coordinator can be publishing it any more.
+func (i groupIndex) look(ctx context.Context, o registry.Options) lookedUp {
 	for deadline := time.Now().Add(lookTime); ; time.Sleep(time.Second) {
 		asking, cancel := context.WithTimeout(ctx, publishTime)
-		d, err := registry.Resolve(asking, m.index.Ref, m.registry)
+		d, err := registry.Resolve(asking, i.Ref, o)
 		cancel()
 		switch {
-		case err == nil && d.Digest == m.index.Digest:
+		case err == nil && d.Digest == i.Digest:
 			return indexThere
 		case time.Now().After(deadline), ctx.Err() != nil:
 			return indexAbsent

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/store"
@@ -42,7 +44,8 @@ looked up in the registry once: name digests, or a new tag for a new snapshot.
 --listen serves /metrics for Prometheus and /healthz. With --node-name, Kubernetes is told: until the service
 ends, the node has the labels io.cryo.runtime=true, ready.io.cryo/DIGEST for each snapshot that is ready (the
 first 32 digits of its digest), and io.cryo/cpu and io.cryo/driver, which say what fits. A pod gets an event
-when a container of it was restored, or started cold, and why.
+when a container of it was restored, or started cold, and why. The service also takes part in the checkpoints of
+groups of pods (CheckpointGroup, contrib/kubernetes) for the pods of its node.
 
 SIGTERM ends the service; what is prewarmed stays. With --json, each line that it prints is a JSON document.`,
 		Example: `  cryo node -n k8s.io --prewarm /etc/cryo/prewarm.toml
@@ -59,6 +62,7 @@ SIGTERM ends the service; what is prewarmed stays. With --json, each line that i
 			o.Connect = a.connect
 			lines := &entries{out: a.stdout, json: a.json}
 			o.Log = lines.print
+			o.Groups = func(ctx context.Context, client dynamic.Interface) { a.serveGroups(ctx, client, o.Node, o.Log) }
 			return node.Run(cmd.Context(), o)
 		},
 	}

@@ -53,6 +53,7 @@ type pod struct {
 	image       string   // "": the base image
 	command     []string // of the image if there is none
 	annotations map[string]string
+	labels      map[string]string
 	container   string // further fields of the container, lines of YAML
 	spec        string // further fields of the pod's spec, lines of YAML
 }
@@ -63,6 +64,12 @@ func (p pod) yaml() string {
 	if len(p.annotations) > 0 {
 		fmt.Fprintln(&s, "  annotations:")
 		for key, value := range p.annotations {
+			fmt.Fprintf(&s, "    %s: %q\n", key, value)
+		}
+	}
+	if len(p.labels) > 0 {
+		fmt.Fprintln(&s, "  labels:")
+		for key, value := range p.labels {
 			fmt.Fprintf(&s, "    %s: %q\n", key, value)
 		}
 	}

@@ -227,7 +227,7 @@ func TestNodeService(t *testing.T) {
 		{n.Name, `{"spec":{"unschedulable":true}}`, http.StatusForbidden},
 		{shared.B.Name, `{"metadata":{"labels":{"io.cryo/test":"1"}}}`, http.StatusForbidden},
 	} {
-		if code, body := requestAs(t, token, http.MethodPatch, "nodes/"+c.node, c.patch); code != c.code {
+		if code, body := requestAs(t, token, http.MethodPatch, "/api/v1/nodes/"+c.node, c.patch); code != c.code {
 			t.Errorf("patch %s by %s: %d, want %d: %s", c.node, c.patch, code, c.code, body)
 		}
 	}
@@ -236,7 +236,7 @@ func TestNodeService(t *testing.T) {
 		code         int
 	}{{n.Name, "Restored", http.StatusCreated}, {shared.B.Name, "Restored", http.StatusForbidden}, {n.Name, "Killing", http.StatusForbidden}} {
 		event := fmt.Sprintf(`{"metadata":{"generateName":"x."},"involvedObject":{"kind":"Pod","namespace":"default","name":%q},"source":{"component":"cryo","host":%q},"reason":%q}`, cold.name, c.node, c.reason)
-		if code, body := requestAs(t, token, http.MethodPost, "namespaces/default/events", event); code != c.code {
+		if code, body := requestAs(t, token, http.MethodPost, "/api/v1/namespaces/default/events", event); code != c.code {
 			t.Errorf("create %s: %d, want %d: %s", event, code, c.code, body)
 		}
 	}
@@ -255,8 +255,8 @@ func otherProcessor(t *testing.T, n *cluster.Node, f func()) {
 	f()
 }
 
-// requestAs asks for a change of something of the core API as a service account.
-func requestAs(t *testing.T, token, method, what, body string) (code int, answered string) {
+// requestAs asks for a change of an object of the API as a service account.
+func requestAs(t *testing.T, token, method, path, body string) (code int, answered string) {
 	t.Helper()
 	kubeconfig, err := os.ReadFile(shared.Kubeconfig)
 	if err != nil {
@@ -264,7 +264,7 @@ func requestAs(t *testing.T, token, method, what, body string) (code int, answer
 	}
 	_, rest, _ := strings.Cut(string(kubeconfig), `server: "`)
 	server, _, _ := strings.Cut(rest, `"`)
-	r, err := http.NewRequestWithContext(t.Context(), method, server+"/api/v1/"+what, strings.NewReader(body))
+	r, err := http.NewRequestWithContext(t.Context(), method, server+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,6 +40,7 @@ const (
 	retryTime   = 5 * time.Second  // after which it is tried again
 	requestTime = 10 * time.Second // for one request
 	maxMessage  = 1024             // bytes of an event's message. Source: Kubernetes, pkg/apis/core/validation/events.go
+	requestRate = 50               // requests a second at most: containers of a group stand still while they wait for each other
 	maxWaiting  = 256              // events; more are not sent
 )
 
@@ -71,7 +72,7 @@ func newCluster(o Options, m *metrics) (*cluster, error) {
 	}
 	c, err := config()
 	if err == nil {
-		c.UserAgent = manager
+		c.UserAgent, c.QPS, c.Burst = manager, requestRate, 2*requestRate
 		var d dynamic.Interface
 		if d, err = dynamic.NewForConfig(c); err == nil {
 			return &cluster{client: d, node: o.Node, facts: facts("/"), metrics: m, log: o.Log, events: make(chan podEvent, maxWaiting), wake: make(chan struct{}, 1)}, nil

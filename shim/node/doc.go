@@ -4,7 +4,8 @@
 //	file ────── warmer ── package restore ── local store, registry
 //	               │ what is ready
 //	containerd ─ events ──┬── metrics ── /metrics, /healthz
-//	                      └── cluster ── labels of the node, events of pods
+//	                      ├── cluster ── labels of the node, events of pods
+//	                      └── Options.Groups ── checkpoints of groups of pods (cmd/cryo)
 //
 // Everything it knows is in the local store, in containerd and in the file. Of its own it keeps one record, of what it has prewarmed, written before it does so: what is not
 // in the record it never removes. So it may be killed at any time.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"k8s.io/client-go/dynamic"
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/config"
@@ -25,6 +26,8 @@ type Options struct {
 	Listen string
 	// Node is the name of this machine's node in Kubernetes; empty: Kubernetes is told nothing. Kubeconfig is a file; empty: the service account of the pod.
 	Node, Kubeconfig string
+	// Groups takes part in the checkpoints of groups of pods, until ctx ends; nil: the service takes part in none. It is called if Node is set.
+	Groups func(context.Context, dynamic.Interface)
 	// Log is told what has happened. It may be called from several goroutines at once.
 	Log func(Entry)
 }
@@ -94,6 +97,9 @@ func Run(ctx context.Context, o Options) error {
 	}
 	if v.cluster != nil {
 		all.Go(func() { v.cluster.run(ctx) })
+		if o.Groups != nil {
+			all.Go(func() { o.Groups(ctx, v.cluster.client) })
+		}
 	}
 	if listener != nil {
 		all.Go(func() { v.serve(ctx, listener) })

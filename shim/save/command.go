@@ -95,7 +95,7 @@ func (a *asking) request(ctx context.Context, work string) (*tasks.CheckpointTas
 	}
 	order := &worker.CheckpointOrder{
 		Container: a.Container, Ref: a.Ref, LeaveRunning: a.LeaveRunning, Remove: a.Remove, Parent: a.Parent, Compression: a.Compression, SegmentSize: a.SegmentSize,
-		ReadyTimeout: a.ReadyTimeout.Seconds(), GPUTimeout: a.GPUTimeout.Seconds(), GPUEngine: a.GPUEngine, Force: a.Force, Verify: a.Verify, SnapshotOnly: a.SnapshotOnly, KeyFile: a.KeyFile,
+		ReadyTimeout: a.ReadyTimeout.Seconds(), GPUTimeout: a.GPUTimeout.Seconds(), GPUEngine: a.GPUEngine, Force: a.Force, Verify: a.Verify, SnapshotOnly: a.SnapshotOnly, Discard: a.Discard, KeyFile: a.KeyFile,
 		Progress: a.Progress != nil, Debug: a.Debug != nil, Steps: a.Step != nil, Environment: a.Environment, Report: work,
 	}
 	if a.Key != nil {

@@ -73,7 +73,7 @@ func (v *serving) ordered(ctx context.Context, report *worker.Report) (Options, 
 		Config: v.config, Address: v.request.Address, Container: order.Container, Ref: order.Ref, LeaveRunning: order.LeaveRunning, Remove: order.Remove,
 		TCPEstablished: r.TCPEstablished, FileLocks: r.FileLocks, ExternalUnixSockets: r.ExternalUnixSockets, Parent: order.Parent, Compression: order.Compression,
 		ReadyTimeout: time.Duration(order.ReadyTimeout * float64(time.Second)), SegmentSize: order.SegmentSize, GPUTimeout: time.Duration(order.GPUTimeout * float64(time.Second)), GPUEngine: order.GPUEngine, Force: order.Force,
-		Verify: order.Verify, SnapshotOnly: order.SnapshotOnly, KeyFile: order.KeyFile, Hooks: hooksOf(ctx, report, order.Progress),
+		Verify: order.Verify, SnapshotOnly: order.SnapshotOnly, Discard: order.Discard, KeyFile: order.KeyFile, Hooks: hooksOf(ctx, report, order.Progress),
 	}
 	if order.Steps {
 		o.Step = report.Pass

@@ -121,7 +121,7 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 	if err := t.store.CheckWritable(ctx); err != nil { // the name is written when the container is frozen, or has ended
 		return desc, nil, errors.Join(err, op.Close())
 	}
-	admitted, err := t.pass(ctx, worker.Reached{Step: worker.Admitted})
+	admitted, err := t.pass(ctx, worker.Reached{Step: worker.Admitted, Addresses: sub.config.Container.Addresses})
 	if err != nil {
 		return desc, nil, errors.Join(err, op.Close())
 	}

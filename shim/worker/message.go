@@ -160,6 +160,7 @@ type CheckpointOrder struct {
 	Verify       bool      `json:"verify,omitempty"`
 	Push         *Registry `json:"push,omitempty"` // nil: it is not sent
 	SnapshotOnly bool      `json:"snapshotOnly,omitempty"`
+	Discard      bool      `json:"discard,omitempty"` // the local store does not keep the snapshot
 	Key          []byte    `json:"key,omitempty"`     // signs the snapshot; see [signature.PrivateKey.Marshal]
 	KeyFile      string    `json:"keyFile,omitempty"` // where Key is from
 	Progress     bool      `json:"progress,omitempty"`

@@ -51,6 +51,8 @@ type Reached struct {
 	Digest digest.Digest `json:"digest,omitempty"` // of the snapshot, from Complete on
 	// Manifest is the size of the snapshot's manifest, bytes.
 	Manifest int64 `json:"manifest,omitempty"`
+	// Addresses are those of the container's network at the checkpoint, as 192.0.2.1/24, with the step Admitted.
+	Addresses []string `json:"addresses,omitempty"`
 }
 
 // Permission is the command's answer to a [Step]: the process may go on. A command that does not want that hangs up.
