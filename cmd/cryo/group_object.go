@@ -252,9 +252,12 @@ func (l groupLead) news(was groupLead) (all []groupMessage) {
 	return all
 }
 
+// Bounds of what a status has: with as many members as a group may have, it stays below the 1.5 MiB that etcd takes. contrib/kubernetes/checkpointgroup.yaml has the same.
 const (
-	maxWarnings   = 8    // of a member that are kept
-	maxStatusText = 1024 // bytes of a reason or warning; contrib/kubernetes/checkpointgroup.yaml
+	maxWarnings = 2    // of a member that are kept
+	maxReason   = 1024 // bytes of a group's reason
+	maxMessage  = 512  // bytes of a member's failure
+	maxHint     = 256  // bytes of a hint, or a warning
 )
 
 // note takes what the member sends to the coordinator.
@@ -267,7 +270,7 @@ func (m *memberShare) note(message groupMessage) {
 		}
 	case message.Warning != "":
 		if len(m.Warnings) < maxWarnings {
-			m.Warnings = append(m.Warnings, statusText(message.Warning))
+			m.Warnings = append(m.Warnings, statusText(message.Warning, maxHint))
 		}
 	case message.Done != nil:
 		var r save.Result
@@ -275,7 +278,7 @@ func (m *memberShare) note(message groupMessage) {
 		m.Done, m.Frozen = true, int64(r.Freeze*1000)
 	case message.Failed != nil:
 		failed := *message.Failed
-		failed.Message, failed.Advice = statusText(failed.Message), statusText(failed.Advice)
+		failed.Message, failed.Advice = statusText(failed.Message, maxMessage), statusText(failed.Advice, maxHint)
 		m.Failed = &failed
 		m.Lost = message.State != nil && message.State.Lost
 	}
@@ -296,7 +299,7 @@ func (m memberShare) news(was memberShare) (all []groupMessage) {
 	return all
 }
 
-// statusText returns a text that the API server takes.
-func statusText(text string) string {
-	return strings.ToValidUTF8(text[:min(len(text), maxStatusText)], "")
+// statusText returns a text of so many bytes at most that the API server takes.
+func statusText(text string, most int) string {
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }

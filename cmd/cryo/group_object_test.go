@@ -91,9 +91,13 @@ func TestGroupSchema(t *testing.T) {
 	root := v.Schema.OpenAPIV3Schema.Properties
 	compare("spec", root["spec"], reflect.TypeFor[groupSpec]())
 	compare("status", root["status"], reflect.TypeFor[groupStatus]())
-	for _, p := range []property{root["status"].Properties["reason"], root["status"].Properties["nodes"].AdditionalProperties.Properties["members"].AdditionalProperties.Properties["failed"].Properties["message"]} {
-		if *p.MaxLength != maxStatusText {
-			t.Errorf("the API server takes texts of %d bytes, not %d", *p.MaxLength, maxStatusText)
+	member := root["status"].Properties["nodes"].AdditionalProperties.Properties["members"].AdditionalProperties.Properties
+	for name, c := range map[string]struct{ got, want int }{
+		"reason": {*root["status"].Properties["reason"].MaxLength, maxReason}, "message": {*member["failed"].Properties["message"].MaxLength, maxMessage}, "hint": {*member["failed"].Properties["hint"].MaxLength, maxHint},
+		"warnings": {*member["warnings"].MaxItems, maxWarnings}, "warning": {*member["warnings"].Items.MaxLength, maxHint},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: the API server takes %d, not %d", name, c.got, c.want)
 		}
 	}
 	if got := root["status"].Properties["phase"].Enum; !slices.Equal(got, []string{string(groupRunning), string(groupPublished), string(groupFailed)}) {
@@ -203,10 +207,10 @@ func TestGroupShares(t *testing.T) {
 	told := at(stepTold, "", 0)
 	told.Addresses = nil
 	tell(told, at(stepTold, index.Digest, 7)) // the snapshot stays known
-	long := failure.New(errdefs.ErrUnavailable, "hint", "%s", strings.Repeat("x", 2*maxStatusText)).By("rule")
+	long := failure.New(errdefs.ErrUnavailable, "hint", "%s", strings.Repeat("x", 2*maxMessage)).By("rule")
 	member.note(groupMessage{Failed: long, State: &worker.State{Lost: true}})
 	got := member.news(was)
-	if len(got) != 1 || got[0].Failed.Rule != "rule" || len(got[0].Failed.Message) != maxStatusText || !got[0].State.Lost || !errdefs.IsUnavailable(got[0].Failed) {
+	if len(got) != 1 || got[0].Failed.Rule != "rule" || len(got[0].Failed.Message) != maxMessage || !got[0].State.Lost || !errdefs.IsUnavailable(got[0].Failed) {
 		t.Errorf("%+v", got)
 	}
 	done := memberShare{}

@@ -185,7 +185,7 @@ func ended(d digest.Digest, err error) groupSummary {
 		if hint := hintOf(err); hint != "" {
 			s.Reason += "; hint: " + hint
 		}
-		s.Reason = statusText(strings.ReplaceAll(s.Reason, "\n", "; "))
+		s.Reason = statusText(strings.ReplaceAll(s.Reason, "\n", "; "), maxReason)
 	}
 	return s
 }

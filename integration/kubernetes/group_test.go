@@ -290,6 +290,8 @@ func TestPodGroup(t *testing.T) {
 		{status, `{"status":{"nodes":{"` + shared.B.Name + `":{"instance":"x"}}}}`, http.StatusForbidden},
 		{status, `{"status":{"nodes":{"` + shared.A.Name + `":{"instance":"y"},"other":{"instance":"x"}}}}`, http.StatusForbidden},
 		{status, `{"status":{"nodes":null}}`, http.StatusForbidden},
+		{status, `{"status":{"phase":"Published"}}`, http.StatusForbidden},
+		{status, `{"status":{"reason":"x"}}`, http.StatusForbidden},
 		{strings.TrimSuffix(status, "/status"), `{"metadata":{"labels":{"a":"b"}}}`, http.StatusForbidden},
 		{leases + shared.A.Name, `{"spec":{"holderIdentity":"x"}}`, http.StatusOK},
 		{leases + shared.B.Name, `{"spec":{"holderIdentity":"x"}}`, http.StatusForbidden},
