@@ -90,10 +90,11 @@ func (a *leadLines) line(p groupPlan) *groupLine {
 	go func() {
 		defer close(l.received)
 		var was memberShare
+		begun := time.Now()
 		a.follow(nil, p.Node, func(o *groupObject) (over bool) { // a member is heard to its end, also when it is told no more
 			is, has := o.Status.Nodes[p.Node].Members[p.Name]
 			if !has || is.UID != p.UID {
-				return false
+				return time.Since(begun) > unclaimedTime // the node finds other pods, or another coordinator
 			}
 			for _, m := range is.news(was) {
 				l.received <- m

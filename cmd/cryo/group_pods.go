@@ -108,10 +108,13 @@ func (g *podGroup) members(ctx context.Context, lead string, plan groupLead, pod
 	var all sync.WaitGroup
 	for _, p := range plan.Members {
 		i := slices.IndexFunc(pods, func(pod groupPod) bool { return pod.UID == p.UID && pod.Name == p.Name && pod.Spec.NodeName == g.node })
-		if p.Node != g.node || i < 0 {
+		if p.Node != g.node {
 			continue
 		}
-		id, err := pods[i].container(o.Spec.Container)
+		id, err := "", error(failure.New(errdefs.ErrNotFound, "create another CheckpointGroup", "the pod %s that the coordinator has found is not on node %s", p.Name, g.node))
+		if i >= 0 {
+			id, err = pods[i].container(o.Spec.Container)
+		}
 		g.edit(func(s *nodeShare) {
 			if s.Members == nil {
 				s.Members = map[string]memberShare{}
@@ -290,7 +293,7 @@ func (g *podGroup) coordinate(ctx context.Context, pods []groupPod) {
 	err = run.lead(ctx, places, time.Duration(o.Spec.HoldTimeoutSeconds)*time.Second, func(of int) error {
 		run.members[of].line = lines.line(plan[of])
 		run.listen(of, func() error {
-			return failure.New(errdefs.ErrUnavailable, "see whether cryo node runs there: kubectl -n cryo-system get pods -o wide", "%s is gone without a word: cryo node there is silent for %s", run.members[of], silentTime)
+			return failure.New(errdefs.ErrUnavailable, "see whether cryo node runs there: kubectl -n cryo-system get pods -o wide", "%s is gone without a word: cryo node there does not take part, or is silent for %s", run.members[of], silentTime)
 		})
 		return nil
 	}, func(*runningMember) *groupAsk { return &groupAsk{} })

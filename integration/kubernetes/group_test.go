@@ -243,7 +243,7 @@ func TestPodGroup(t *testing.T) {
 			group, ref = r.checkpoint(t, "leaveRunning: false")
 			r.published(t, ends(t, group), ref)
 			for _, n := range []*cluster.Node{shared.A, shared.B} {
-				if kept := must(t, n.Run(t.Context(), shared.Lab.Tool("../cryo"), "--root", "/var/lib/cryo", "ls", "-q")).Stdout; kept != "" {
+				if kept := must(t, n.Run(t.Context(), shared.Lab.Tool("../cryo"), "--root", "/var/lib/cryo", "ls", "-q")).Stdout; strings.Contains(kept, "/groups/") {
 					t.Errorf("%s keeps %s", n.Name, kept)
 				}
 			}
@@ -411,6 +411,15 @@ func TestPodGroupBad(t *testing.T) {
 			})
 		}
 	}
+	t.Run("absent", func(t *testing.T) {
+		open := turnstile{"?members.orValue({}).size() == 0", `{"members":{"x":{"container":"x"}}}`}.set(t, other)
+		group, ref := r.checkpoint(t, "")
+		if g := ends(t, group); g.Status.Phase != "Failed" || !strings.Contains(g.Status.Reason, "does not take part") || groupIndex(t, ref) != nil {
+			t.Errorf("%+v", g.Status)
+		}
+		open()
+		r.goesRound(t)
+	})
 	t.Run("published/coordinator", func(t *testing.T) {
 		open := permits("complete").set(t, leads)
 		group, ref := r.checkpoint(t, "")
