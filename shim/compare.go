@@ -34,7 +34,12 @@ func (c *container) permit(init, criu int) error {
 			return err
 		}
 	}
-	if err := c.tellChanges(init, spec); err != nil {
+	if c.isPooled() {
+		err = c.markPooled()
+	} else {
+		err = c.tellChanges(init, spec, c.request.ID)
+	}
+	if err != nil {
 		return err
 	}
 	if err := c.renewHosts(spec); err != nil {

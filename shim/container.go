@@ -37,6 +37,8 @@ type container struct {
 	loaded    gpu.Loaded                  // how its GPUs were
 	thaw      func(context.Context) error // lets it run that stands frozen since CRIU has restored it; nil: it runs
 
+	stands *standing // a member of a pool that stands still; nil: it is none, or runs
+
 	barrier  *barrier     // keeps packets from a member of a group until all members are ready; nil: none stands
 	restored atomic.Int64 // first process of the container that CRIU has restored, and that does not run yet; 0: there is none
 	awaiting atomic.Bool  // the restore waits until all members of the group are ready

@@ -183,9 +183,9 @@ func (s *service) loadGPUs(ctx context.Context, c *container, r *gpu.Restore, pi
 }
 
 // freezeRestored freezes a restored container that has something on GPUs, while CRIU still has it stopped: a process runs none of its code before the driver has brought back what it
-// had, see package gpu.
+// had, see package gpu. So does a member of a pool.
 func (c *container) freezeRestored(init int) error {
-	if c.gpus.record == nil || len(c.gpus.record.Processes) == 0 {
+	if !c.isPooled() && (c.gpus.record == nil || len(c.gpus.record.Processes) == 0) {
 		return nil
 	}
 	all, err := guard.ProcessesOf(init)

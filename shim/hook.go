@@ -210,24 +210,27 @@ func (s *service) runWithHooks(ctx context.Context, in *admission, c *container,
 	return result, err
 }
 
-// runAfterRestore runs the hook of a container that was restored. It is broken off with the command that has asked for the restore.
-func (s *service) runAfterRestore(ctx context.Context, c *container) error {
+// runAfterRestore runs the hook of a container that was restored. It is broken off when gone is closed, with the command that has asked for the restore. If the hook fails, the container is ended.
+func (s *service) runAfterRestore(ctx context.Context, c *container, gone <-chan struct{}) error {
+	var h hooks
 	spec, err := c.bundle.spec()
+	if err == nil {
+		h, err = hooksOf(spec)
+	}
+	if err == nil && h.commands[trust.AfterRestore] != nil {
+		hooking, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		go func() {
+			select {
+			case <-gone:
+				cancel(worker.ErrDied)
+			case <-hooking.Done():
+			}
+		}()
+		err = s.runHook(hooking, c, h, trust.AfterRestore)
+	}
 	if err != nil {
-		return err
+		return errors.Join(notRestored(c.request.ID, err), s.endRestored(ctx, c))
 	}
-	h, err := hooksOf(spec)
-	if err != nil || h.commands[trust.AfterRestore] == nil {
-		return err
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	go func() {
-		select {
-		case <-c.process.Ended():
-			cancel(worker.ErrDied)
-		case <-ctx.Done():
-		}
-	}()
-	return s.runHook(ctx, c, h, trust.AfterRestore)
+	return nil
 }

@@ -60,6 +60,9 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("find the container of a dead shim")
 	} else {
+		if _, err := os.Lstat(filepath.Join(bundle, poolFile)); err == nil { // it must not run
+			warn(ctx, "end a member of a pool whose shim has died", c.Kill(ctx))
+		}
 		warn(ctx, "thaw the container of a dead shim", c.Thaw(ctx))
 		if dumping != "" {
 			warn(ctx, "unlock the network of the container of a dead shim", c.Unlock(ctx, dumping))

@@ -26,7 +26,8 @@ const (
 	saving                 // a checkpoint needs it
 	copying                // it runs, while the checkpoint takes the rest from a copy of device memory
 	parked                 // its client had paused it and has taken a checkpoint: it stands frozen, with its GPUs saved
-	resuming               // it was parked, and Resume loads its GPUs
+	resuming               // it was parked, and Resume loads its GPUs; or it is taken out of a pool
+	held                   // a member of a pool: it stands frozen before its first instruction
 	ended                  // it was ended by a checkpoint or by a restore that has failed, or was lost
 	phases
 )
@@ -43,6 +44,7 @@ const (
 	toSave                // Checkpoint
 	toKill                // Kill with SIGKILL: other signals go to the stock service at once
 	toRemove              // Delete
+	toTake                // Update that takes it out of a pool
 	calls
 )
 
@@ -60,22 +62,23 @@ const (
 
 // answers says what becomes of each call in each phase.
 var answers = [phases][calls]answer{
-	//           start restore use   pause resume save    kill    remove
-	preparing: {pass, refuse, pass, pass, pass, refuse, pass, pass},
-	created:   {pass, alone, pass, pass, pass, refuse, pass, pass},
-	restoring: {wait, refuse, wait, wait, wait, refuse, end, end},
-	loading:   {wait, refuse, wait, wait, wait, refuse, end, end},
-	filling:   {pass, refuse, pass, wait, pass, wait, pass, pass},
-	running:   {pass, refuse, pass, pass, pass, alone, pass, pass},
-	saving:    {wait, refuse, wait, wait, wait, refuse, end, wait},
-	copying:   {pass, refuse, pass, pass, pass, refuse, abort, end},
-	parked:    {pass, refuse, pass, pass, alone, alone, pass, pass},
-	resuming:  {wait, refuse, wait, wait, wait, refuse, end, wait},
-	ended:     {pass, refuse, pass, pass, pass, refuse, pass, pass},
+	//           start restore use   pause resume save    kill    remove take
+	preparing: {pass, refuse, pass, pass, pass, refuse, pass, pass, refuse},
+	created:   {pass, alone, pass, pass, pass, refuse, pass, pass, refuse},
+	restoring: {wait, refuse, wait, wait, wait, refuse, end, end, refuse},
+	loading:   {wait, refuse, wait, wait, wait, refuse, end, end, refuse},
+	filling:   {pass, refuse, pass, wait, pass, wait, pass, pass, refuse},
+	running:   {pass, refuse, pass, pass, pass, alone, pass, pass, refuse},
+	saving:    {wait, refuse, wait, wait, wait, refuse, end, wait, refuse},
+	copying:   {pass, refuse, pass, pass, pass, refuse, abort, end, refuse},
+	parked:    {pass, refuse, pass, pass, alone, alone, pass, pass, refuse},
+	resuming:  {wait, refuse, wait, wait, wait, refuse, end, wait, refuse},
+	held:      {refuse, refuse, pass, refuse, refuse, refuse, pass, pass, alone},
+	ended:     {pass, refuse, pass, pass, pass, refuse, pass, pass, refuse},
 }
 
 // during is the phase while a call has the container for itself.
-var during = [calls]phase{toRestore: restoring, toSave: saving, toResume: resuming}
+var during = [calls]phase{toRestore: restoring, toSave: saving, toResume: resuming, toTake: resuming}
 
 // Why a checkpoint or a restore ends that another call breaks off.
 var (
@@ -197,6 +200,10 @@ func (l *life) refused(p phase, k call, id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
+	case k == toTake:
+		return notInPool(id)
+	case p == held:
+		return inPool(id)
 	case k == toRestore && (p == restoring || p == loading):
 		return fmt.Errorf("restore %s: it is being restored already: %w", id, errdefs.ErrFailedPrecondition)
 	case k == toRestore && p == ended:

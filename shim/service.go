@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/ttrpc"
 
 	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // service is the task service of all containers of one shim.
@@ -83,7 +84,11 @@ func (s *service) is(ctx context.Context, id string, status task.Status) bool {
 	return err == nil && state.Status == status
 }
 
-// Update waits until the container's phase lets it pass.
+// Update waits until the container's phase lets it pass. With [worker.HandoutAnnotation] it takes a member out of its pool, and changes nothing else.
 func (s *service) Update(ctx context.Context, r *taskAPI.UpdateTaskRequest) (*ptypes.Empty, error) {
-	return inOrder(ctx, s.container(r.ID), toUse, r, s.TTRPCTaskService.Update)
+	c := s.container(r.ID)
+	if text, takes := r.Annotations[worker.HandoutAnnotation]; takes {
+		return &ptypes.Empty{}, reply(s.take(ctx, c, r.ID, text))
+	}
+	return inOrder(ctx, c, toUse, r, s.TTRPCTaskService.Update)
 }

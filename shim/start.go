@@ -96,10 +96,11 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 	defer holdInput(c.request.Stdin)()
 	answer, err := restore(in, c, r)
 	close(restored)
-	if err == nil {
-		if err = s.runAfterRestore(ctx, c); err != nil {
-			err = errors.Join(notRestored(r.ID, err), s.endRestored(ctx, c))
-		}
+	switch {
+	case err == nil && c.isPooled():
+		err = s.stand(ctx, c, int(answer.Pid))
+	case err == nil:
+		err = s.runAfterRestore(ctx, c, c.process.Ended())
 	}
 	if err != nil {
 		if left := c.ipc.Undo(runc.Ended); left != nil {
@@ -108,6 +109,11 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 		err = c.process.Because(native(err))
 		c.process.End() // what it has changed of the root file system, which is mounted, is undone when the task is deleted
 		return nil, reply(err)
+	}
+	if c.isPooled() {
+		next = held
+		c.runs(ctx)
+		return answer, nil
 	}
 	next = filling
 	c.runs(ctx)

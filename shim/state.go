@@ -33,6 +33,9 @@ func (s *service) State(ctx context.Context, r *taskAPI.StateRequest) (*taskAPI.
 			return nil, err
 		}
 	}
+	if answer.Status == task.Status_RUNNING && c.life.now() == held {
+		answer.Status = task.Status_PAUSED // the stock service has not frozen it
+	}
 	if c.keepsOutput() { // a client that attaches opens what State names
 		answer.Stdout, answer.Stderr = filepath.Join(c.bundle.dir, streamOut), ""
 	}

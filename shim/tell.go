@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"time"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -9,8 +10,8 @@ import (
 )
 
 // tellChanges writes down for the restored program what is new, while CRIU still stops it: in its control directory, if it has one, and as [worker.ChangesPath], if the container asks for
-// its restore.
-func (c *container) tellChanges(init int, spec *specs.Spec) error {
+// its restore. name is what its user calls it.
+func (c *container) tellChanges(init int, spec *specs.Spec, name string) error {
 	control, err := worker.ControlOf(spec)
 	if err != nil {
 		return err
@@ -36,6 +37,10 @@ func (c *container) tellChanges(init int, spec *specs.Spec) error {
 		changes.Members = c.prepared.Together.Members
 	}
 	changes.Complete(addresses, gpus)
+	changes.Container = name
+	if c.stands != nil {
+		changes.Held = time.Since(c.stands.since).Seconds()
+	}
 	if c.asks() {
 		if err := changes.Write(c.bundle.rootfs(spec), spec); err != nil {
 			return err

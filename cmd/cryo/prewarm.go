@@ -20,6 +20,8 @@ type prewarmFlags struct {
 	require  bool // a signature
 	registry registryFlags
 	gpu      gpuFlags
+	paused   int  // containers that stand still; -1: that stays as it is
+	refill   bool // what was asked for before is done again, and nothing else
 }
 
 type prewarmResult struct {
@@ -48,10 +50,18 @@ that cryo restore would take, or those of --device and --gpu=OLD=NEW. On each GP
 more than is free, or than gpu under [prewarm] says: what was not requested for the longest time is removed first.
 No other process can use that memory meanwhile.
 
-If REF later names another snapshot in the store, the first one is no longer prewarmed.`,
+With --paused N, N containers are restored as well, and stand frozen before their first instruction, with all
+their memory: the snapshot's pool. cryo restore REF takes one of them, prints its name, and has it go on; the pool
+is filled again in the background. ctr lists them as paused tasks. Their memory takes no more than memory under
+[prewarm] in the configuration says. --paused 0 ends the pool; so do cryo prewarm rm and cryo rm. After a restart
+of the host, the next cryo restore REF fills it again.
+
+If REF later names another snapshot in the store, the first one is no longer prewarmed, and its pool is filled with
+containers of the other one when cryo restore REF is called next.`,
 		Example: `  cryo prewarm registry.example.com/snapshots/cache:warm
   cryo prewarm --gpu registry.example.com/snapshots/llm:ready
   cryo prewarm --gpu registry.example.com/snapshots/llm:ready --device nvidia.com/gpu=1
+  cryo prewarm --paused 3 registry.example.com/snapshots/cache:warm
   cryo prewarm ls
   cryo prewarm rm registry.example.com/snapshots/cache:warm`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -65,6 +75,9 @@ If REF later names another snapshot in the store, the first one is no longer pre
 		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.OnGPU = cmd.Flags().Changed("gpu")
+			if f.refill {
+				return a.refill(cmd.Context(), args[0])
+			}
 			if err := f.resolve(a); err != nil {
 				return err
 			}
@@ -80,6 +93,9 @@ If REF later names another snapshot in the store, the first one is no longer pre
 	gpu.Usage = "load device memory onto GPUs as well; `OLD=NEW` replaces GPU OLD of the snapshot by NEW of this host, by UUID or number (default: in order)"
 	gpu.NoOptDefVal = inOrder
 	flags.Lookup("device").Usage = "with --gpu: CDI device that restores will be given, such as nvidia.com/gpu=0 (default: those it had)"
+	flags.IntVar(&f.paused, "paused", -1, "keep so many containers restored and paused, which cryo restore takes; 0: none any more")
+	flags.BoolVar(&f.refill, "refill", false, "fill the snapshot's pool again")
+	_ = flags.MarkHidden("refill") // fails only for flags that there are not
 	f.registry.register(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]cobra.Completion{"missing", "always"}, cobra.ShellCompDirectiveNoFileComp)) // fails only for flags that there are not
 	cmd.AddCommand(newPrewarmList(a), newPrewarmRemove(a))
@@ -97,6 +113,9 @@ func (f *prewarmFlags) resolve(a *app) error {
 	f.gpu.gpus = slices.DeleteFunc(f.gpu.gpus, func(text string) bool { return text == inOrder })
 	if err := f.gpu.check(); err != nil {
 		return err
+	}
+	if f.paused < -1 || f.paused > restore.MaxPaused {
+		return misused("cryo prewarm", "--paused %d is no number from 0 to %d", f.paused, restore.MaxPaused)
 	}
 	if !slices.Contains([]string{"missing", "always"}, f.Pull) {
 		return misused("cryo prewarm", "--pull %q is neither missing nor always", f.Pull)
@@ -134,6 +153,13 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	if err != nil {
 		return err
 	}
+	err = a.endPools(ctx, s) // of what was removed to make room
+	if f.paused >= 0 && err == nil {
+		done.Paused, err = a.keepPaused(ctx, s, done.Reference, f.paused)
+	}
+	if err != nil {
+		return err
+	}
 	r := prewarmResult{PrewarmResult: done, Seconds: time.Since(start).Seconds()}
 	if done.Fetched && !registry.IsLocation(f.Ref) { // what comes from files is not counted
 		r.Pull = restore.Transferred(&counts, start)
@@ -143,6 +169,9 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 			a.line("removed %s, %s, to make room", store.Familiar(w.Reference), prewarmedSizes(w))
 		}
 		a.line("prewarmed %s, %s, in %s", store.Familiar(r.Reference), prewarmedSizes(r.PrewarmedSnapshot), seconds(r.Seconds))
+		for _, p := range pausedCells(r.Paused) {
+			a.line("paused %s of memory", p)
+		}
 		return nil
 	})
 }

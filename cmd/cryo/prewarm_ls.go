@@ -26,9 +26,9 @@ func newPrewarmList(a *app) *cobra.Command {
 				return err
 			}
 			return a.print(all, func() error {
-				rows := [][]string{{"REFERENCE", "DIGEST", "SIZE", "GPU MEMORY", "USED", ""}}
+				rows := [][]string{{"REFERENCE", "DIGEST", "SIZE", "GPU MEMORY", "PAUSED", "USED", ""}}
 				for _, w := range all {
-					rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), config.Size(w.Size), cmp.Or(strings.Join(gpuCells(w.GPUs), ", "), "-"), age(w.Used), prewarmNote(w)})
+					rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), config.Size(w.Size), cmp.Or(strings.Join(gpuCells(w.GPUs), ", "), "-"), cmp.Or(strings.Join(pausedCells(w.Paused), ", "), "-"), age(w.Used), prewarmNote(w)})
 				}
 				return a.table(rows...)
 			})

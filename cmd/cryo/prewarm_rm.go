@@ -20,8 +20,8 @@ func newPrewarmRemove(a *app) *cobra.Command {
 		Use:     "rm REF...",
 		Aliases: []string{"remove"},
 		Short:   "Remove prewarmed snapshots",
-		Long: `rm removes from the local store what was fetched for prewarmed snapshots, and frees their memory on GPUs.
-Snapshots that were in the store before stay there. A container that is being restored from one still gets all
+		Long: `rm removes from the local store what was fetched for prewarmed snapshots, and frees their memory on GPUs, and removes the
+containers of their pools that no cryo restore has taken. Snapshots that were in the store before stay there. A container that is being restored from one still gets all
 of its memory.`,
 		Example: `  cryo prewarm rm registry.example.com/snapshots/cache:warm
   cryo prewarm rm --all`,
@@ -43,7 +43,11 @@ of its memory.`,
 			}
 			gone := []restore.PrewarmedSnapshot{}
 			for _, w := range chosen {
-				if err := restore.RemovePrewarmed(ctx, s, w); err != nil {
+				err := restore.EndPoolsOf(ctx, s, w.Reference, a.connectTo)
+				if err == nil {
+					err = restore.RemovePrewarmed(ctx, s, w)
+				}
+				if err != nil {
 					failed = append(failed, err)
 					continue
 				}

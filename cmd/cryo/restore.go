@@ -175,7 +175,7 @@ func (a *app) restore(ctx context.Context, f restoreFlags) error {
 		return err
 	}
 	c.Client, c.Hooks = client, a.hooks()
-	c.Ref, c.Name, c.Namespace, c.Choices = f.ref, f.name, a.namespace, f.choices
+	c.Ref, c.Name, c.Namespace, c.Choices, c.Refilling = f.ref, f.name, a.namespace, f.choices, a.refilling(s.Root())
 	r, err := c.Run(ctx)
 	if err != nil {
 		return err

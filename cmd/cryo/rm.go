@@ -23,7 +23,8 @@ func newRemove(a *app) *cobra.Command {
 		Aliases: []string{"remove"},
 		Short:   "Remove snapshots from the local store",
 		Long: `rm removes references from the local store, and what no other reference needs. While another cryo works on the
-store, blobs are kept until it has ended.`,
+store, blobs are kept until it has ended. If a snapshot has a pool (cryo prewarm --paused), its containers are removed that
+no cryo restore has taken.`,
 		Example: `  cryo rm app:warm
   cryo rm $(cryo ls -q)`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -55,6 +56,9 @@ store, blobs are kept until it has ended.`,
 				}
 			}
 			a.warnUnreadable(unreadable)
+			if err := a.endPools(ctx, s); err != nil {
+				failed = append(failed, err)
+			}
 			if a.json {
 				failed = append(failed, a.printJSON(all))
 			}

@@ -105,6 +105,8 @@ type Prewarm struct {
 	Disk int64 `toml:"disk"`
 	// GPU bounds, on each GPU, the device memory of snapshots that are kept loaded, in MiB. 0, the default: nothing does but what is free.
 	GPU int64 `toml:"gpu"`
+	// Memory bounds the memory of all containers that are restored ahead and stand still, in MiB. 0, the default: one is made while twice its memory is available.
+	Memory int64 `toml:"memory"`
 }
 
 // GPU is for containers with GPUs.
@@ -216,6 +218,7 @@ func (c Config) validate() error {
 		{"restore.policy.timeout", c.Restore.Policy.Timeout, 1, hour, "seconds"},
 		{"prewarm.disk", c.Prewarm.Disk, 0, 1 << 40, "MiB"},
 		{"prewarm.gpu", c.Prewarm.GPU, 0, 1 << 40, "MiB"},
+		{"prewarm.memory", c.Prewarm.Memory, 0, 1 << 40, "MiB"},
 		{"gpu.timeout", c.GPU.Timeout, 1, hour, "seconds"},
 	} {
 		if n.value < n.from || n.value > n.upTo {

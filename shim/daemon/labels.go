@@ -17,6 +17,8 @@ const (
 	WorkLabel = "io.cryo.work"
 	// ReferenceLabel names the snapshot that a container was made of, as it was called.
 	ReferenceLabel = "io.cryo.reference"
+	// PoolLabel names the snapshot in whose pool a container stands still, for people who list containers. cryo goes by its own files.
+	PoolLabel = "io.cryo.pool"
 )
 
 // Extensions of containers, which have the digest of a snapshot. Its image gives a container labels, but no extensions: by these a new snapshot shares segments with another.

@@ -40,8 +40,12 @@ type Command struct {
 	Choices     worker.Choices
 	// Place returns what the container, with the specification spec, has to know of the group that it is a member of. It is called before the container is made. If it is nil, the container is no member.
 	Place func(ctx context.Context, spec *specs.Spec) (*worker.Together, error)
+	// Refilling is called when the pool of the snapshot ref is to be filled again, by a process of its own. If it is nil, the pool is not filled.
+	Refilling func(ref string)
 	// Debug receives each line that the restore process logs for debugging. If it is nil, the process logs none.
 	Debug func(line string)
+
+	member bool // of a pool: it stands still until it is taken
 
 	Hooks
 }
@@ -79,6 +83,7 @@ type making struct {
 	releasing            sync.WaitGroup              // the lease is being deleted
 	container            containerd.Container        // nil: there is none
 	task                 containerd.Task
+	pool                 *FromPool // why none was taken out of the snapshot's pool; nil: it has none
 }
 
 const tryAgain = "try again; containerd's log tells more"
@@ -165,6 +170,9 @@ func (m *making) restore(ctx context.Context) (*Result, error) {
 	o, err := m.chosen(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if taken, err := m.take(ctx); taken != nil || err != nil {
+		return taken, err
 	}
 	m.here = Look(ctx, m.Config)
 	if m.work, err = m.Store.Work(ctx); err != nil {
@@ -254,7 +262,7 @@ func (m *making) decide(ctx context.Context, o Options) (request worker.Request,
 	m.snapshot = desc
 	p := m.plan
 	p.Warnings = append(j.warning(), p.Warnings...)
-	order := &worker.Order{Choices: o.Choices, Digest: desc.Digest, Policy: p.Policy, Environment: m.Environment, Annotations: map[string]string{}}
+	order := &worker.Order{Choices: o.Choices, Digest: desc.Digest, Policy: p.Policy, Environment: m.Environment, Annotations: map[string]string{}, Pool: m.member}
 	for _, name := range []string{gpu.DevicesAnnotation, gpu.MapAnnotation} {
 		if value, told := p.Spec.Annotations[name]; told {
 			order.Annotations[name] = value
@@ -282,7 +290,7 @@ func (m *making) result(ctx context.Context) (*Result, error) {
 		}
 	}
 	r.Container, r.Namespace, r.PID, r.Reference, r.Digest = m.plan.Name, m.Namespace, m.task.Pid(), m.plan.Ref, m.snapshot.Digest.String()
-	r.Image, r.Warnings, r.Arrives = m.img.Name(), m.plan.Warnings, false
+	r.Image, r.Warnings, r.Arrives, r.Pool = m.img.Name(), m.plan.Warnings, false, m.pool
 	running, pulled := m.listener.Since(m.began)
 	r.Running = running
 	if r.Pull != nil {

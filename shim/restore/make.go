@@ -24,21 +24,16 @@ import (
 // admit refuses what containerd cannot have, and decides by which runtime and snapshotter it has the rest.
 func (m *making) admit(ctx context.Context, c image.Config, name string, spec *specs.Spec) (err error) {
 	choices := m.Choices
-	if err := m.checkName(ctx, name); err != nil {
+	check := m.checkName
+	if c.Container.Labels[daemon.NameLabel] != "" { // it gets nerdctl's label: see containerLabels
+		check = m.checkNames
+	}
+	if err := check(ctx, name); err != nil {
 		return err
 	}
 	if choices.Trial != nil {
 		if err := m.shield(spec); err != nil {
 			return err
-		}
-	}
-	if c.Container.Labels[daemon.NameLabel] != "" { // it gets nerdctl's label: see containerLabels
-		named, err := m.Client.ContainerService().List(ctx, fmt.Sprintf("labels.%q==%s", daemon.NameLabel, strconv.Quote(name)))
-		if err != nil {
-			return fmt.Errorf("restore as %s: %w", name, err)
-		}
-		if len(named) > 0 {
-			return m.taken(name)
 		}
 	}
 	if choices.Log != "" {
@@ -70,6 +65,21 @@ func (m *making) checkName(ctx context.Context, name string) error {
 		return m.taken(name)
 	case !errdefs.IsNotFound(err):
 		return fmt.Errorf("restore as %s: %w", name, err)
+	}
+	return nil
+}
+
+// checkNames is checkName, and refuses a name that nerdctl knows a container by.
+func (m *making) checkNames(ctx context.Context, name string) error {
+	if err := m.checkName(ctx, name); err != nil {
+		return err
+	}
+	named, err := m.Client.ContainerService().List(ctx, fmt.Sprintf("labels.%q==%s", daemon.NameLabel, strconv.Quote(name)))
+	if err != nil {
+		return fmt.Errorf("restore as %s: %w", name, err)
+	}
+	if len(named) > 0 {
+		return m.taken(name)
 	}
 	return nil
 }
@@ -117,6 +127,9 @@ func (m *making) create(ctx context.Context) (containerd.Container, error) {
 	}
 	old := p.Snapshot.Config.Container.Labels
 	labels := containerLabels(old, m.Namespace, p.Name, p.Ref)
+	if m.member {
+		labels[daemon.PoolLabel] = p.Ref
+	}
 	if m.Choices.Trial != nil { // no client takes it for one of its own, and the next command removes it if this one is killed
 		labels = map[string]string{daemon.WorkLabel: Mark(m.work.Dir)}
 	}

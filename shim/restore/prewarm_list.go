@@ -24,6 +24,8 @@ type PrewarmedSnapshot struct {
 	Used      time.Time `json:"used"`            // last
 	Stale     bool      `json:"stale,omitempty"` // the store has another snapshot, or none, by this name
 	GPUs      []OnGPU   `json:"gpus,omitempty"`  // device memory that is loaded
+	// Paused are the pools of containers that stand still, one for each namespace of containerd that has one.
+	Paused []PoolState `json:"paused,omitempty"`
 }
 
 func of(p store.Prewarmed) PrewarmedSnapshot {
@@ -70,6 +72,22 @@ func ListPrewarmed(ctx context.Context, s *store.Store) ([]PrewarmedSnapshot, er
 			all = append(all, PrewarmedSnapshot{Reference: l.Reference, Digest: l.Digest, Created: l.Created, Used: l.Used})
 		}
 		all[i].GPUs = append(all[i].GPUs, gpusOf(l)...)
+	}
+	pools, err := Pools(s.Root())
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pools {
+		state, err := p.State()
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(all, func(w PrewarmedSnapshot) bool { return w.Reference == p.Reference })
+		if i < 0 {
+			i = len(all)
+			all = append(all, PrewarmedSnapshot{Reference: p.Reference, Digest: p.Digest.String()})
+		}
+		all[i].Paused = append(all[i].Paused, state)
 	}
 	for i, w := range all {
 		desc, err := s.Resolve(ctx, w.Reference)

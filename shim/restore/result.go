@@ -24,6 +24,9 @@ type Result struct {
 	PullFirst    string              `json:"pullFirst,omitempty"` // why it did not run while it was fetched
 	Warnings     []string            `json:"warnings"`
 
+	// Pool: the snapshot has a pool of paused containers.
+	Pool *FromPool `json:"pool,omitempty"`
+
 	// Arrives: its memory comes while it runs.
 	Arrives bool `json:"arrives,omitempty"`
 }

@@ -329,7 +329,7 @@ func (v *serving) attend(ctx context.Context, shim *worker.Conversation) error {
 			shim.Tell(answer)
 		case m.Commit:
 			answer := worker.Message{Committed: true}
-			if err := v.mayRun(ctx, m.Fenced); err != nil {
+			if err := v.mayRun(ctx, m.Fenced, m.Stands); err != nil {
 				answer = worker.Message{Failed: failure.Of(err)}
 			}
 			shim.Tell(answer)

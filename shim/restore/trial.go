@@ -75,7 +75,7 @@ func CheckTrial(spec *specs.Spec, shim int, c config.Trust, ref string) error {
 }
 
 // mayRun answers a shim that asks whether the container may run, with the first of the reasons why it may not.
-func (v *serving) mayRun(ctx context.Context, fenced bool) error {
+func (v *serving) mayRun(ctx context.Context, fenced, stands bool) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
@@ -92,6 +92,9 @@ func (v *serving) mayRun(ctx context.Context, fenced bool) error {
 		}
 		_, err := v.report.Pass(ctx, worker.Reached{Step: worker.Restored})
 		return err
+	}
+	if order := v.request.Order; order != nil && order.Pool && !stands {
+		return failure.New(errdefs.ErrFailedPrecondition, "see that cryo and containerd's shim are of one release", "the shim is of a release that has no pools")
 	}
 	return nil
 }

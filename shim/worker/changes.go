@@ -44,7 +44,10 @@ type Changes struct {
 	Frozen     time.Time     `json:"frozen,omitzero"` // since when the program has stood still, by the clock of the snapshot's host; absent if unknown
 	Time       time.Time     `json:"time"`            // just before the program goes on
 	Pause      float64       `json:"pause,omitempty"` // seconds from Frozen to Time; at least 0
-	Hostname   Change        `json:"hostname"`
+	// Held is for how many seconds of Pause the program stood restored, as a member of a pool. Its clocks went on meanwhile, as those of a paused container do.
+	Held      float64 `json:"held,omitempty"`
+	Container string  `json:"container,omitempty"` // what its user calls it: containerd's id, or nerdctl's name
+	Hostname  Change  `json:"hostname"`
 	// Addresses are those of the network namespace but its loopback addresses, as 192.0.2.1/24.
 	Addresses AddressChange `json:"addresses"`
 	GPUs      []Change      `json:"gpus"` // UUIDs, in the snapshot's order

@@ -127,6 +127,8 @@ type Order struct {
 	Report string `json:"report"`
 	// Together is there where the container is a member of a group: it runs only after the command has permitted the step [Restored].
 	Together *Together `json:"together,omitempty"`
+	// Pool: the container is a member of a pool. It stands still before its first instruction until it is taken; see [Handout].
+	Pool bool `json:"pool,omitempty"`
 }
 
 // Checkpoint says how a snapshot is taken, and where it goes.
@@ -266,6 +268,7 @@ type Message struct {
 	Files   *Files      `json:"files,omitempty"`   // the root file system is mounted: may CRIU restore the open files?
 	Commit  bool        `json:"commit,omitempty"`  // the container is about to run: may it?
 	Fenced  bool        `json:"fenced,omitempty"`  // with Commit: the shim has followed Together, as one of an earlier build does not
+	Stands  bool        `json:"stands,omitempty"`  // with Commit: the shim has followed Order.Pool
 	Running *gpu.Loaded `json:"running,omitempty"` // it runs
 	Fill    *Fill       `json:"fill,omitempty"`
 	Load    bool        `json:"load,omitempty"` // load memory of GPUs; with ends of the channel and the connection of which package worker speaks

@@ -45,6 +45,7 @@ type Process struct {
 	command  *exec.Cmd
 	patience time.Duration // how long it may take to undo what it did
 	together bool          // it restores a member of a group
+	pool     bool          // it restores a member of a pool
 	ended    chan struct{} // closed when the process has ended
 	closing  sync.Once
 	work     string // its working directory; empty: not known
@@ -67,6 +68,7 @@ func Start(ctx context.Context, r Request) (*Process, *Prepared, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("start the restore process: %w", err)
 	}
+	p.pool = r.Order != nil && r.Order.Pool
 	return p.prepare(ctx)
 }
 
@@ -218,7 +220,7 @@ func (p *Process) Commit() error {
 	}
 	late := time.AfterFunc(patience, p.hangUp)
 	defer late.Stop()
-	answer, err := p.ask(Message{Commit: true, Fenced: p.together})
+	answer, err := p.ask(Message{Commit: true, Fenced: p.together, Stands: p.pool})
 	if err == nil && !answer.Committed {
 		err = unexpected(answer)
 	}
