@@ -72,8 +72,9 @@ func (s *service) take(ctx context.Context, c *container, id, text string) error
 	}
 	next := held
 	defer func() { in.over(next) }()
-	if runc.Ended(c.stands.first) {
-		return notInPool(id)
+	if runc.Doomed(c.stands.first) {
+		next = ended
+		return errors.Join(notInPool(id), s.endRestored(ctx, c))
 	}
 	spec, err := c.bundle.spec()
 	if err != nil {

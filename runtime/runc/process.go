@@ -34,6 +34,23 @@ func Ended(pid int) bool {
 	return err != nil || s.ended()
 }
 
+// Doomed reports whether a process has ended, or is about to be killed: a cgroup of version 1 that is frozen holds SIGKILL back.
+func Doomed(pid int) bool {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil || Ended(pid) {
+		return true
+	}
+	for _, field := range []string{"SigPnd:", "ShdPnd:"} {
+		_, after, _ := strings.Cut(string(status), "\n"+field)
+		set, _, _ := strings.Cut(after, "\n")
+		pending, err := strconv.ParseUint(strings.TrimSpace(set), 16, 64)
+		if err != nil || pending&(1<<(unix.SIGKILL-1)) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // Ending reports whether a process has ended, or has begun to and runs no code of its own any more: its sockets are closed before its children have
 // another parent.
 func Ending(pid int) bool {

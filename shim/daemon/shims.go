@@ -1,11 +1,17 @@
 package daemon
 
 import (
+	"crypto/sha256"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/containerd/containerd/v2/defaults"
 
 	"github.com/cryo-project/cryo/runtime/runc"
 )
@@ -59,4 +65,21 @@ func argument(words []string, flag string) string {
 		return words[i+1]
 	}
 	return ""
+}
+
+// RemoveSockets removes the sockets of the shim of a container that was removed, if no process listens: containerd leaves them where it has killed the start of a shim, until one of the same name starts. address
+// is of containerd's socket. Source: containerd, pkg/shim/util_unix.go, CreateSocketAddress.
+func RemoveSockets(address, namespace, id string) error {
+	path := filepath.Join(strings.TrimPrefix(address, "unix://"), namespace, id)
+	for _, of := range []string{path, filepath.Join(path, "debug")} {
+		socket := filepath.Join(defaults.DefaultStateDir, "s", fmt.Sprintf("%x", sha256.Sum256([]byte(of))))
+		if conn, err := net.Dial("unix", socket); err == nil {
+			_ = conn.Close() // nothing was sent
+			continue
+		}
+		if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the socket of a shim: %w", err)
+		}
+	}
+	return nil
 }

@@ -174,6 +174,7 @@ func (m *making) restore(ctx context.Context) (*Result, error) {
 	if taken, err := m.take(ctx); taken != nil || err != nil {
 		return taken, err
 	}
+	o.Name = m.Name
 	m.here = Look(ctx, m.Config)
 	if m.work, err = m.Store.Work(ctx); err != nil {
 		return nil, err

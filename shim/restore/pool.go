@@ -57,7 +57,7 @@ type Member struct {
 // stands reports whether the member's first process is there. The shim has the last word.
 func (m Member) stands() bool {
 	started, err := runc.Started(m.PID)
-	return m.PID != 0 && err == nil && started == m.Started && !runc.Ended(m.PID)
+	return m.PID != 0 && err == nil && started == m.Started && !runc.Doomed(m.PID)
 }
 
 const poolFile = "pool.json"

@@ -222,9 +222,9 @@ func (p *Pool) settle(ctx context.Context, client *containerd.Client) (there int
 		case err != nil:
 			s.leave()
 			return there, err
-		case s.Taken && status != containerd.Paused && status != "":
+		case s.Taken && (status == containerd.Running || status == containerd.Stopped):
 			err = p.adopt(ctx, client, s, "")
-		case status == containerd.Paused && s.PID != 0 && s.Digest == p.Digest && there < p.Count:
+		case status == containerd.Paused && s.stands() && s.Digest == p.Digest && there < p.Count:
 			there++
 			if s.Taken {
 				s.Taken = false
@@ -299,7 +299,7 @@ func (p *Pool) drop(ctx context.Context, client *containerd.Client, s *seat) err
 		return fmt.Errorf("remove the member %s of a pool: %w", s.ID, err)
 	}
 	root := filepath.Dir(filepath.Dir(p.dir))
-	return errors.Join(s.remove(), os.RemoveAll(EtcDir(root, p.Address, p.Namespace, s.ID)))
+	return errors.Join(s.remove(), daemon.RemoveSockets(p.Address, p.Namespace, s.ID), os.RemoveAll(EtcDir(root, p.Address, p.Namespace, s.ID)))
 }
 
 // End removes a pool and its members, but for those that are being taken.
