@@ -1,10 +1,12 @@
 package integration
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/integration/lab"
@@ -241,6 +245,103 @@ func TestPoolKilled(t *testing.T) {
 	noRefill(t, h)
 	must(t, h.Cryo(t.Context(), "prewarm", "--paused", "0", ref))
 	wantTrace(t, h, before)
+}
+
+// TestPoolLeft has what a command leaves that is killed while it takes a container: before the shim has let it go, and after that. The first stands in the pool again, the second is like any other.
+func TestPoolLeft(t *testing.T) {
+	h, _ := pair(t)
+	ref, before := poolFor(t, h, "1", "count", "--memory", "8")
+	id := standing(t, h, filled(t, h, ref, 1))[0]
+	taking := func() {
+		t.Helper()
+		files, err := filepath.Glob(filepath.Join(h.CryoRoot(), "pools/*/members", id))
+		if err != nil || len(files) != 1 {
+			t.Fatalf("%s, %v", files, err)
+		}
+		text, err := os.ReadFile(files[0])
+		if err == nil {
+			err = os.WriteFile(files[0], bytes.Replace(text, []byte(`"taken":false`), []byte(`"taken":true`), 1), 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := poolOf(t, h, ref); p.Ready != 0 || p.Making != 1 {
+			t.Fatalf("a container is being taken, and the pool is %+v", p)
+		}
+	}
+	again := func() string {
+		t.Helper()
+		must(t, h.Cryo(t.Context(), "prewarm", "--paused", "1", ref))
+		return standing(t, h, filled(t, h, ref, 1))[0]
+	}
+	taking()
+	if now := again(); now != id {
+		t.Errorf("%s is in the pool, and %s was", now, id)
+	}
+	taking()
+	client, err := h.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx := namespaces.WithNamespace(t.Context(), "default")
+	take := &tasks.UpdateTaskRequest{ContainerID: id, Annotations: map[string]string{"io.cryo.pool.take": "{}"}}
+	if _, err := client.TaskService().Update(ctx, take); err != nil {
+		t.Fatal(err)
+	}
+	cleanup(t, h, id)
+	if _, err := client.TaskService().Update(ctx, take); err == nil {
+		t.Error("a container was taken twice")
+	}
+	if now := again(); now == id {
+		t.Errorf("%s runs and is in the pool", id)
+	}
+	await(t, h, id)
+	container, err := client.ContainerService().Get(ctx, id)
+	if err != nil || container.Labels["io.cryo.pool"] != "" || container.Labels["io.cryo.reference"] == "" {
+		t.Errorf("the container has the labels %s, %v", container.Labels, err)
+	}
+	remove(t.Context(), h, id)
+	released(t, h, ref, before)
+}
+
+// TestPoolNamed: a container that nerdctl's users know by a name gets that when it is taken.
+func TestPoolNamed(t *testing.T) {
+	h, _ := pair(t)
+	id, ref := name(t), "pool/"+name(t)+":1"
+	startImage(t, h, shared.image, id, slices.Concat(control, []string{"--label", "nerdctl/name=" + id}), "sh", "-c", participant)
+	prints(t, h, id, "waits")
+	forget(t, h, ref)
+	must(t, h.Cryo(t.Context(), "checkpoint", id, ref))
+	remove(t.Context(), h, id)
+	pause(t, h, ref, "1")
+	m := standing(t, h, filled(t, h, ref, 1))[0]
+	c := take(t, h, ref, "--name", id+"-2")
+	if c.Container != m || c.Pool == nil || !c.Pool.Taken {
+		t.Errorf("%s was taken, and %s is in the pool: %+v", c.Container, m, c.Pool)
+	}
+	if _, text := restoredEvent(t, h, c.Container); !strings.Contains(text, fmt.Sprintf(`"container": %q`, id+"-2")) {
+		t.Errorf("the program reads %s", text)
+	}
+	if r := h.Cryo(t.Context(), "logs", id+"-2"); r.Code != 0 || !strings.Contains(r.Stdout, "event restored") {
+		t.Errorf("exit code %d: %s%s", r.Code, r.Stdout, r.Stderr)
+	}
+	filled(t, h, ref, 1)
+	if r := h.Cryo(t.Context(), "restore", ref, "--name", id+"-2"); r.Code != codeExists {
+		t.Errorf("a name is taken twice: exit code %d: %s", r.Code, r.Stderr)
+	}
+	noRefill(t, h)
+}
+
+// TestPoolGPU refuses a pool of containers with GPUs.
+func TestPoolGPU(t *testing.T) {
+	_, b := gpuPair(t)
+	ref, _ := gpuSnapshot(t, handing, "--blocks", "3")
+	coldGPU(t, b)
+	refusal(t, b.Cryo(t.Context(), "prewarm", "--paused", "1", ref), codePrecondition, "cryo prewarm --gpu")
+	if p := poolOf(t, b, ref); p != nil {
+		t.Errorf("there is a pool: %+v", p)
+	}
 }
 
 // TestPoolDaemon: members outlive containerd, and are taken when it is back.

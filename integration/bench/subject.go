@@ -86,7 +86,11 @@ func (b *bench) container(ctx context.Context, h *lab.Host, runtime string, s su
 // handle is that of a container that does not exist yet.
 func (b *bench) handle(h *lab.Host) *container {
 	b.started++
-	id := "b" + strconv.Itoa(b.started)
+	return b.handleOf(h, "b"+strconv.Itoa(b.started))
+}
+
+// handleOf is that of the container id.
+func (b *bench) handleOf(h *lab.Host, id string) *container {
 	c := &container{host: h, id: id}
 	// The bundle's rootfs is there before the container's first process is.
 	root := filepath.Join("/proc", strconv.Itoa(h.Pid()), "root/run/containerd/io.containerd.runtime.v2.task/default", id, "rootfs")
