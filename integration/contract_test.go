@@ -92,10 +92,10 @@ func TestContractRestored(t *testing.T) {
 	for _, n := range []string{"-1", "-2"} {
 		clone := id + n
 		cleanup(t, b, clone)
-		must(t, b.Cryo(t.Context(), "restore", j.ref(), "--plain-http", "--name", clone))
+		must(t, b.Cryo(t.Context(), "restore", j.ref(), "--plain-http", "--name", clone, "--env", "ROLE="+n))
 		c, text := restoredEvent(t, b, clone)
 		if c.Version != 1 || c.Snapshot == "" || !strings.HasPrefix(c.Digest, "sha256:") || c.Pause <= 0 || c.Pause > 60 || time.Since(c.Time) > time.Minute || c.Time.Before(c.Frozen) ||
-			c.Hostname.Was != "first" || c.Hostname.Is != "first" || c.Addresses.Was == nil || c.Addresses.Is == nil || len(c.GPUs) > 0 || len(c.Environment) > 0 {
+			c.Hostname.Was != "first" || c.Hostname.Is != "first" || c.Addresses.Was == nil || c.Addresses.Is == nil || len(c.GPUs) > 0 || len(c.Environment) != 1 || *c.Environment["ROLE"] != n {
 			t.Errorf("the program reads %s", text)
 		}
 		clones = append(clones, c)

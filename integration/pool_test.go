@@ -102,7 +102,7 @@ func standing(t *testing.T, h *lab.Host, p *pooled) (ids []string) {
 func TestPool(t *testing.T) {
 	h, _ := pair(t)
 	before, ref := trace(t, h), "pool/"+name(t)+":1"
-	id := participates(t, h, participant, "--hostname", "first")
+	id := participates(t, h, participant, "--hostname", "first", "--env", "ROLE=first")
 	forget(t, h, ref)
 	must(t, h.Cryo(t.Context(), "checkpoint", id, ref, "--rm"))
 	pause(t, h, ref, "2")
@@ -113,7 +113,7 @@ func TestPool(t *testing.T) {
 			t.Errorf("%s has run before it was taken: %s", m, text)
 		}
 	}
-	c := take(t, h, ref)
+	c := take(t, h, ref, "--env", "ROLE=second")
 	if c.Pool == nil || !c.Pool.Taken || c.Pool.Held <= 0 || c.Pool.Handout <= 0 || !slices.Contains(members, c.Container) {
 		t.Errorf("%+v (%+v) was taken of %s", c, c.Pool, members)
 	}
@@ -122,8 +122,11 @@ func TestPool(t *testing.T) {
 		Container string
 		Held      float64
 	}
-	if err := json.Unmarshal([]byte(text), &more); err != nil || more.Container != c.Container || more.Held <= 0 || more.Held > is.Pause || is.Hostname.Is != "first" || len(is.Environment) > 0 || is.Digest != c.Digest.String() {
+	if err := json.Unmarshal([]byte(text), &more); err != nil || more.Container != c.Container || more.Held <= 0 || more.Held > is.Pause || is.Hostname.Is != "first" || len(is.Environment) != 1 || *is.Environment["ROLE"] != "second" || is.Digest != c.Digest.String() {
 		t.Errorf("the program reads %s (%v)", text, err)
+	}
+	if r := must(t, h.Ctr(t.Context(), "tasks", "exec", "--exec-id", "env", c.Container, "env")); !strings.Contains(r.Stdout, "\nROLE=second\n") {
+		t.Errorf("a program that is started in the container has %s", r.Stdout)
 	}
 	if _, status, err := h.Task(t.Context(), c.Container); err != nil || status != "RUNNING" {
 		t.Errorf("the container that was taken is %s, %v", status, err)

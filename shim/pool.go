@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/runtime/runc"
@@ -76,11 +77,7 @@ func (s *service) take(ctx context.Context, c *container, id, text string) error
 		next = ended
 		return errors.Join(notInPool(id), s.endRestored(ctx, c))
 	}
-	spec, err := c.bundle.spec()
-	if err != nil {
-		return err
-	}
-	if err := c.tellChanges(c.stands.first, spec, cmp.Or(order.Name, id)); err != nil {
+	if err := c.tellTaken(order); err != nil {
 		return err
 	}
 	ctx = context.WithoutCancel(ctx)
@@ -101,6 +98,44 @@ func (s *service) take(ctx context.Context, c *container, id, text string) error
 	}
 	next, c.stands = running, nil
 	return nil
+}
+
+// tellTaken writes for the program of a member what is new, the variables that the user gives it included. If it fails, nothing has changed.
+func (c *container) tellTaken(order worker.Handout) (err error) {
+	spec, err := c.bundle.spec()
+	if err != nil {
+		return err
+	}
+	changes := *c.prepared.Changes
+	defer func() {
+		if err != nil {
+			c.prepared.Changes = &changes
+		}
+	}()
+	if len(order.Env) > 0 {
+		old := *spec
+		worker.SetEnvironment(spec, order.Env)
+		anew := changes
+		anew.Environment = worker.Compare(&old, spec).Environment
+		c.prepared.Changes = &anew
+		if err := c.bundle.setEnvironment(spec); err != nil {
+			return err
+		}
+		defer func() {
+			if err != nil {
+				err = errors.Join(err, c.bundle.setEnvironment(&old))
+			}
+		}()
+	}
+	return c.tellChanges(c.stands.first, spec, cmp.Or(order.Name, c.request.ID))
+}
+
+// setEnvironment gives the specification in the bundle the environment of another.
+func (b bundle) setEnvironment(of *specs.Spec) error {
+	return b.changeSpec(func(spec *specs.Spec) error {
+		spec.Process = of.Process
+		return nil
+	})
 }
 
 // notInPool returns the error for a container that cannot be taken.

@@ -62,6 +62,10 @@ becomes one of these, in order or as --gpu says. Another GPU must be of the same
 for the memory that was in use. Device memory that cryo prewarm --gpu has loaded on these GPUs is attached
 instead of loaded, for the first restore only ("gpuPrewarmed" in --json).
 
+If the snapshot has a pool (cryo prewarm --paused), a container is taken out of that: its name is printed, and it runs some
+milliseconds after the request ("pool" in --json). With --name, unless nerdctl made the snapshot's container, and
+with most other flags a container is restored instead. cmd/cryo/README.md says more.
+
 A snapshot that no key of [trust] in the configuration has signed is restored with a warning. It is refused
 (exit code 7), before anything else of it is read, if the configuration or --require-signature asks for a
 signature.
@@ -98,6 +102,7 @@ of each connection between members get the new ones. See cmd/cryo/GROUPS.md.`,
 	flags.StringVar(&f.name, "name", "", "name of the container (default: the name it had)")
 	flags.StringVar(&f.choices.Pull, "pull", "missing", "when to fetch the snapshot: missing (if it is not in the local store), always, or never")
 	flags.StringArrayVar(&f.mounts, "mount", nil, "give a bind mount of the container another source: type=bind,src=PATH,dst=PATH, or SOURCE:PATH")
+	flags.StringArrayVar(&f.choices.Env, "env", nil, "set a variable, `NAME=VALUE`: programs that are started later in the container have it, and the restored one reads it in restored.json")
 	flags.StringArrayVar(&f.choices.Allow, "allow", nil, "grant the snapshot mounts, devices, capabilities, namespaces, privileges or all")
 	flags.StringArrayVar(&f.choices.Force, "force", nil, "override a rule of cryo inspect --check by its name")
 	flags.StringVar(&f.choices.NetworkNS, "network-ns", "", "path of the network namespace, if the container had one with a path")
@@ -134,6 +139,11 @@ func (f *restoreFlags) check() error {
 			return wrong("--mount %s: %v", m, err)
 		}
 		f.choices.Mounts = append(f.choices.Mounts, r)
+	}
+	for _, v := range f.choices.Env {
+		if err := worker.ParseVariable(v); err != nil {
+			return wrong("--env: %v", err)
+		}
 	}
 	if err := f.gpu.check(); err != nil {
 		return err

@@ -64,6 +64,7 @@ func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Lo
 	if err := trust.Refuse(trust.Known(c.Spec)); err != nil {
 		return nil, err
 	}
+	worker.SetEnvironment(&spec, o.Env)
 	policy := o.Policy
 	policy.AppArmor = AppArmor()
 	if policy.Mounts, err = replaceMounts(&spec, o.Mounts); err != nil {

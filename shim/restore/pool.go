@@ -52,6 +52,7 @@ type Member struct {
 	Named   bool          `json:"named"`   // nerdctl shows it by a label, which may have another name
 	Taken   bool          `json:"taken"`   // a command takes it: if its task does not stand still, it was handed out
 	Created time.Time     `json:"created"`
+	Env     []string      `json:"env,omitempty"` // of one that is being taken
 }
 
 // stands reports whether the member's first process is there. The shim has the last word.

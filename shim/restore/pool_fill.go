@@ -14,7 +14,9 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/failure"
@@ -227,7 +229,7 @@ func (p *Pool) settle(ctx context.Context, client *containerd.Client) (there int
 		case status == containerd.Paused && s.stands() && s.Digest == p.Digest && there < p.Count:
 			there++
 			if s.Taken {
-				s.Taken = false
+				s.Taken, s.Env = false, nil
 				err = s.write()
 			}
 			s.leave()
@@ -277,13 +279,30 @@ func (p *Pool) adopt(ctx context.Context, client *containerd.Client, s *seat, na
 		if name != "" {
 			info.Labels[daemon.NameLabel] = name
 		}
-		_, err = client.ContainerService().Update(ctx, containers.Container{ID: s.ID, Labels: info.Labels}, "labels")
+		fields := []string{"labels"}
+		if len(s.Env) > 0 {
+			fields = append(fields, "spec")
+			info.Spec, err = withEnvironment(info.Spec, s.Env)
+		}
+		if err == nil {
+			_, err = client.ContainerService().Update(ctx, containers.Container{ID: s.ID, Labels: info.Labels, Spec: info.Spec}, fields...)
+		}
 	}
 	if err := IgnoreNotFound(err); err != nil {
 		s.leave()
 		return fmt.Errorf("take %s out of its pool: %w", s.ID, err)
 	}
 	return s.remove()
+}
+
+// withEnvironment returns a specification with variables.
+func withEnvironment(old typeurl.Any, env []string) (typeurl.Any, error) {
+	var spec specs.Spec
+	if err := typeurl.UnmarshalTo(old, &spec); err != nil {
+		return nil, err
+	}
+	worker.SetEnvironment(&spec, env)
+	return typeurl.MarshalAny(&spec)
 }
 
 // drop removes a member, and its file.

@@ -144,13 +144,13 @@ func (m *making) handOut(ctx context.Context, p *Pool, s *seat, d digest.Digest)
 		s.leave()
 		return nil, err
 	}
-	s.Taken = true
+	s.Taken, s.Env = true, m.Choices.Env
 	if err := s.write(); err != nil {
 		s.leave()
 		return nil, err
 	}
 	// Cancelling the call would not take back what it does.
-	_, err := m.Client.TaskService().Update(context.WithoutCancel(ctx), &tasks.UpdateTaskRequest{ContainerID: s.ID, Annotations: worker.Handout{Name: m.Name}.Annotation()})
+	_, err := m.Client.TaskService().Update(context.WithoutCancel(ctx), &tasks.UpdateTaskRequest{ContainerID: s.ID, Annotations: worker.Handout{Name: m.Name, Env: m.Choices.Env}.Annotation()})
 	took := time.Since(began)
 	if err != nil {
 		failed := theirs(errgrpc.ToNative(err))
@@ -182,6 +182,6 @@ func (p *Pool) putBack(ctx context.Context, client *containerd.Client, s *seat) 
 		return p.drop(ctx, client, s)
 	}
 	defer s.leave()
-	s.Taken = false
+	s.Taken, s.Env = false, nil
 	return errors.Join(err, s.write())
 }

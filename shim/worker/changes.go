@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,6 +115,32 @@ func environment(s *specs.Spec) map[string]string {
 		}
 	}
 	return all
+}
+
+// SetEnvironment sets variables of the container's first process, NAME=VALUE each.
+func SetEnvironment(s *specs.Spec, all []string) {
+	if s.Process == nil || len(all) == 0 {
+		return
+	}
+	process, env := *s.Process, slices.Clone(s.Process.Env)
+	for _, v := range all {
+		name, _, _ := strings.Cut(v, "=")
+		env = append(slices.DeleteFunc(env, func(old string) bool { return strings.HasPrefix(old, name+"=") }), v)
+	}
+	process.Env = env
+	s.Process = &process // a copy of the specification keeps the old one
+}
+
+// ParseVariable reads NAME=VALUE. It returns an error for a variable that a control directory goes by: the restored program has the old one.
+func ParseVariable(text string) error {
+	name, _, ok := strings.Cut(text, "=")
+	if !ok || name == "" || strings.ContainsRune(text, 0) {
+		return fmt.Errorf("%q is not NAME=VALUE: %w", text, errdefs.ErrInvalidArgument)
+	}
+	if slices.ContainsFunc(controls, func(c Control) bool { return c.Variable == name }) {
+		return fmt.Errorf("%s names a directory that the program has made already: %w", name, errdefs.ErrInvalidArgument)
+	}
+	return nil
 }
 
 // hostname returns the container's. In a pod it is the sandbox's, and CRI writes it into the environment.

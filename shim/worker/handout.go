@@ -15,7 +15,8 @@ const TakenRule = "pool-taken"
 
 // Handout takes a member out of a pool: its program learns what is new, and goes on. A member is taken once.
 type Handout struct {
-	Name string `json:"name"` // what the container's user calls it
+	Name string   `json:"name"`          // what the container's user calls it
+	Env  []string `json:"env,omitempty"` // as in [Choices]
 }
 
 // Annotation returns the annotations of the update.

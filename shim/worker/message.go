@@ -196,10 +196,11 @@ type Choices struct {
 	Progress         bool     `json:"progress,omitempty"` // a user looks at it
 	Debug            bool     `json:"debug,omitempty"`    // the process says what it does
 	// Runtime and Snapshotter are containerd's names; empty: as the snapshot's container had them, if they are cryo's and here.
-	Runtime     string `json:"runtime,omitempty"`
-	Snapshotter string `json:"snapshotter,omitempty"`
-	Log         string `json:"log,omitempty"`  // URI of where output goes; empty: the shim keeps some of it
-	Wait        bool   `json:"wait,omitempty"` // the command waits until all memory is in the local store
+	Runtime     string   `json:"runtime,omitempty"`
+	Snapshotter string   `json:"snapshotter,omitempty"`
+	Env         []string `json:"env,omitempty"`  // NAME=VALUE, in the container's specification; its programs are told
+	Log         string   `json:"log,omitempty"`  // URI of where output goes; empty: the shim keeps some of it
+	Wait        bool     `json:"wait,omitempty"` // the command waits until all memory is in the local store
 	// Trial is a snapshot in the local store, where it is only tried: what was restored ends before its first instruction, and nothing of it stays. nil: it is to run.
 	Trial *ocispec.Descriptor `json:"trial,omitempty"`
 }
