@@ -9,6 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/runc"
 )
 
 // Kill sends a signal. SIGKILL to a container that is being dumped or restored breaks that off: the container is to end now.
@@ -53,6 +55,9 @@ func (s *service) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*taskAP
 			return nil, reply(err)
 		}
 		defer in.leave()
+		if c.stands != nil && runc.Ended(c.stands.first) { // runc goes by the cgroup, and takes it for paused
+			warn(ctx, "thaw the cgroup of a member of a pool that has ended", c.thawRestored(ctx))
+		}
 		if c.runtime.Foreign() != nil {
 			stock = s.deleteForeign
 		}

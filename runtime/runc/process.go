@@ -157,8 +157,11 @@ func cgroupsOf(pid int) (cgroups, error) {
 		return nil, err
 	}
 	g := cgroups{"": "/sys/fs/cgroup" + v2}
+	const freezer = "/sys/fs/cgroup/freezer"
 	if path := v1["freezer"]; path != "" {
-		g["freezer"] = "/sys/fs/cgroup/freezer" + path
+		if _, err := os.Stat(freezer); err == nil { // else version 2 alone is mounted
+			g["freezer"] = freezer + path
+		}
 	}
 	return g, nil
 }
