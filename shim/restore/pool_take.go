@@ -52,6 +52,7 @@ func (m *making) take(ctx context.Context) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	m.Store.UsePrewarmed(desc.Digest)
 	var r *Result
 	why := m.differs()
 	if why == "" {
