@@ -321,7 +321,7 @@ func (p *Pool) drop(ctx context.Context, client *containerd.Client, s *seat) err
 	return errors.Join(s.remove(), daemon.RemoveSockets(p.Address, p.Namespace, s.ID), os.RemoveAll(EtcDir(root, p.Address, p.Namespace, s.ID)))
 }
 
-// End removes a pool and its members, but for those that are being taken.
+// End removes a pool and its members. It waits for commands that take one.
 func (p *Pool) End(ctx context.Context, client *containerd.Client) error {
 	now, err := readPool(p.dir)
 	if err != nil || now == nil {
@@ -345,8 +345,20 @@ func (p *Pool) end(ctx context.Context, client *containerd.Client) error {
 	if err := p.write(); err != nil {
 		return err
 	}
-	if _, err := p.settle(ctx, client); err != nil {
-		return err
+	for deadline := time.Now().Add(undoTime); ; time.Sleep(pollTime) {
+		if _, err := p.settle(ctx, client); err != nil {
+			return err
+		}
+		left, err := p.Members() // other commands take them
+		if err != nil {
+			return err
+		}
+		if len(left) == 0 {
+			break
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return failure.New(failure.ErrBusy, "try again", "end the pool of %s: another command has taken %s and is still at it", store.Familiar(p.Reference), left[0].ID)
+		}
 	}
 	if err := os.RemoveAll(p.dir); err != nil {
 		return fmt.Errorf("remove a pool: %w", err)
