@@ -47,9 +47,9 @@ func annotationPair(t *testing.T) (a, b *lab.Host) {
 	t.Helper()
 	a, b = gpuPair(t)
 	for _, h := range []*lab.Host{a, b} {
-		allowAnnotation(t, h, "", shared.registry.Address)
+		allowAnnotation(t, h, byDriver, shared.registry.Address)
 		t.Cleanup(func() {
-			if err := h.Configure(""); err != nil {
+			if err := h.Configure(byDriver); err != nil {
 				t.Error(err)
 			}
 		})
@@ -345,7 +345,7 @@ func TestGPUAnnotationLate(t *testing.T) {
 		}},
 	} {
 		t.Run(engine, func(t *testing.T) {
-			allowAnnotation(t, b, "", shared.registry.Address)
+			allowAnnotation(t, b, byDriver, shared.registry.Address)
 			given := slices.Concat(byNames(0), test.flags)
 			path, _ := pushedGPU(t, a, given, "--blocks", "3,40")
 			ref := shared.registry.Reference(path)
@@ -365,7 +365,7 @@ func TestGPUAnnotationLate(t *testing.T) {
 				must(t, b.Cryo(t.Context(), "rm", ref))
 				g := newGate(t, shared.registry, path)
 				ref := g.address + "/" + path
-				allowAnnotation(t, b, "", g.address)
+				allowAnnotation(t, b, byDriver, g.address)
 				forget(t, b, ref)
 				unchanged(t, b, func() {
 					id := name(t)

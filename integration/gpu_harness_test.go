@@ -52,11 +52,11 @@ func gpuPair(t *testing.T) (a, b *lab.Host) {
 func startGPUs(t *testing.T) (err error) {
 	t.Helper()
 	s, ctx := &sharedGPUs, context.WithoutCancel(t.Context())
-	a, err := shared.lab.Host(ctx, "gpu-a", lab.HostOptions{GPUs: &gpusOfA})
+	a, err := shared.lab.Host(ctx, "gpu-a", lab.HostOptions{GPUs: &gpusOfA, CryoConfig: byDriver})
 	if err != nil {
 		return err
 	}
-	b, err := shared.lab.Host(ctx, "gpu-b", lab.HostOptions{GPUs: &gpusOfB})
+	b, err := shared.lab.Host(ctx, "gpu-b", lab.HostOptions{GPUs: &gpusOfB, CryoConfig: byDriver})
 	if err != nil {
 		return err
 	}
@@ -104,6 +104,9 @@ func carriedOut(t *testing.T, h *lab.Host) {
 
 // forceSeveral lets a container of several processes be checkpointed by any client.
 var forceSeveral = []string{"--annotation", "io.cryo.gpu.force=gpu-several"}
+
+// byDriver is the configuration of the hosts that tests share: a container's engine is the driver's, unless the test says otherwise.
+const byDriver = "[gpu]\nengine = \"driver\"\n"
 
 // oneGPU gives a container the first GPU of its host.
 var oneGPU = []string{"--device", "nvidia.com/gpu=0"}

@@ -52,16 +52,16 @@ func TestGPUDeadline(t *testing.T) {
 		run, flags   []string
 		after        string
 	}{
-		{"flag", "", nil, []string{"--gpu-timeout", "300ms"}, "300ms"},
-		{"annotation", "", []string{"--annotation", "io.cryo.gpu.timeout=200ms"}, nil, "200ms"},
-		{"flag and annotation", "", []string{"--annotation", "io.cryo.gpu.timeout=1m"}, []string{"--gpu-timeout", "250ms"}, "250ms"},
-		{"configuration", "[gpu]\ntimeout = 1\n", nil, nil, "1s"},
+		{"flag", byDriver, nil, []string{"--gpu-timeout", "300ms"}, "300ms"},
+		{"annotation", byDriver, []string{"--annotation", "io.cryo.gpu.timeout=200ms"}, nil, "200ms"},
+		{"flag and annotation", byDriver, []string{"--annotation", "io.cryo.gpu.timeout=1m"}, []string{"--gpu-timeout", "250ms"}, "250ms"},
+		{"configuration", byDriver + "timeout = 1\n", nil, nil, "1s"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if err := a.Configure(test.config); err != nil {
 				t.Fatal(err)
 			}
-			t.Cleanup(func() { _ = a.Configure("") })
+			t.Cleanup(func() { _ = a.Configure(byDriver) })
 			id := name(t)
 			before := startGPU(t, a, id, slices.Concat(oneGPU, forceSeveral, test.run), "--processes", "2")
 			must(t, a.Cryo(t.Context(), append([]string{"checkpoint", id, ref, "--leave-running"}, test.flags...)...))

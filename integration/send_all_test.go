@@ -132,7 +132,7 @@ func TestCheckpointToGPU(t *testing.T) {
 	id := name(t)
 	allowSending(t, a, "", shared.registry.Address)
 	t.Cleanup(func() {
-		if err := a.Configure(""); err != nil {
+		if err := a.Configure(byDriver); err != nil {
 			t.Error(err)
 		}
 	})

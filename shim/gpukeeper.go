@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/core/mount"
@@ -19,31 +20,48 @@ import (
 	"github.com/cryo-project/cryo/shim/worker"
 )
 
-// gpuEngine is the engine that a container asks for: by its annotation, else by the configuration.
-func (s *service) gpuEngine(spec *specs.Spec) (string, error) {
-	engine, ok := spec.Annotations[gpu.EngineAnnotation]
-	if !ok {
-		return s.config.GPU.Engine, nil
+// gpuEngine is a container's engine: by its annotation, which asks for it, else by the configuration.
+func (s *service) gpuEngine(spec *specs.Spec) (engine string, asked bool, err error) {
+	engine, asked = spec.Annotations[gpu.EngineAnnotation]
+	switch {
+	case !asked:
+		engine = s.config.GPU.Engine
+	case engine != image.DriverEngine && engine != image.KeeperEngine:
+		err = fmt.Errorf("annotation %s=%q is neither %s nor %s: %w", gpu.EngineAnnotation, engine, image.DriverEngine, image.KeeperEngine, errdefs.ErrInvalidArgument)
 	}
-	if engine != image.DriverEngine && engine != image.KeeperEngine {
-		return "", fmt.Errorf("annotation %s=%q is neither %s nor %s: %w", gpu.EngineAnnotation, engine, image.DriverEngine, image.KeeperEngine, errdefs.ErrInvalidArgument)
-	}
-	return engine, nil
+	return engine, asked, err
 }
 
-// giveLibrary has the programs of a new container with NVIDIA's GPUs load what hands their device memory over, if it asks for that.
+// sharesProcesses is why a container that does not ask for the engine keeper goes without the library: what opens memory of its processes by legacy IPC must have the library too, and
+// processes of other containers and of the host have none. Such handles are of use only to processes that find each other by their PIDs.
+func sharesProcesses(spec *specs.Spec) string {
+	if spec.Linux != nil && slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.PIDNamespace && n.Path == "" }) {
+		return ""
+	}
+	return "the container shares its PID namespace, and others may open its GPU memory; annotation " + gpu.EngineAnnotation + "=" + image.KeeperEngine + " asks for the engine keeper all the same"
+}
+
+// giveLibrary has the programs of a new container with NVIDIA's GPUs load what hands their device memory over. Where it cannot be, a container that asks for that is not made, and the driver saves others.
 func (s *service) giveLibrary(ctx context.Context, c *container, r *taskAPI.CreateTaskRequest) error {
 	if !c.gpus.nvidia {
 		return nil
 	}
-	var engine string
-	err := c.bundle.changeSpec(func(spec *specs.Spec) (err error) {
-		if engine, err = s.gpuEngine(spec); err != nil || engine != image.KeeperEngine {
+	err := c.bundle.changeSpec(func(spec *specs.Spec) error {
+		engine, asked, err := s.gpuEngine(spec)
+		if err != nil || engine != image.KeeperEngine {
 			return err
 		}
 		found, err := library.Locate("")
-		if err != nil {
+		switch {
+		case err != nil && asked:
 			return err
+		case err != nil:
+			c.gpus.fallback = "the host has no " + library.File
+			return nil
+		case !asked:
+			if c.gpus.fallback = sharesProcesses(spec); c.gpus.fallback != "" {
+				return nil
+			}
 		}
 		c.gpus.fallback, err = injectWith(ctx, r, func(rootfs string) string { return found.Inject(spec, rootfs) })
 		if err == nil && c.gpus.fallback == "" {
@@ -52,7 +70,7 @@ func (s *service) giveLibrary(ctx context.Context, c *container, r *taskAPI.Crea
 		return err
 	})
 	if err == nil && c.gpus.fallback != "" {
-		log.G(ctx).WithField("id", r.ID).WithField("reason", c.gpus.fallback).Warn("the driver will save a container's GPUs, and not the engine keeper, which it asks for")
+		log.G(ctx).WithField("id", r.ID).WithField("reason", c.gpus.fallback).Warn("the driver will save a container's GPUs, and not the engine keeper")
 	}
 	return err
 }

@@ -22,6 +22,9 @@ import (
 	"github.com/cryo-project/cryo/shim/worker"
 )
 
+// pidPath is where, in annotations of a test, the path of the PID namespace is.
+const pidPath = "pid"
+
 // engineBundle is a container with a GPU, whose rootfs has these files.
 func engineBundle(t *testing.T, annotations map[string]string, files ...string) *container {
 	t.Helper()
@@ -34,7 +37,7 @@ func engineBundle(t *testing.T, annotations map[string]string, files ...string) 
 	}
 	data, err := json.Marshal(specs.Spec{
 		Annotations: annotations, Process: &specs.Process{Env: []string{"PATH=/bin"}}, Root: &specs.Root{Path: "rootfs"},
-		Mounts: []specs.Mount{{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"}}, Linux: &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/nvidia0"}}},
+		Mounts: []specs.Mount{{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"}}, Linux: &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/nvidia0"}}, Namespaces: []specs.LinuxNamespace{{Type: specs.PIDNamespace, Path: annotations[pidPath]}}},
 	})
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, specFile), data, 0o600)
@@ -75,7 +78,8 @@ func TestGiveLibrary(t *testing.T) {
 	keeper := map[string]string{gpu.EngineAnnotation: image.KeeperEngine}
 	for name, test := range map[string]struct {
 		configured, annotation string
-		plain                  bool // no GPU
+		plain                  bool   // no GPU
+		pid                    string // path of the PID namespace that it shares
 		files                  []string
 		given, fallback, wrong bool
 	}{
@@ -83,12 +87,14 @@ func TestGiveLibrary(t *testing.T) {
 		"configured keeper":       {configured: image.KeeperEngine, given: true},
 		"annotation wins":         {configured: image.KeeperEngine, annotation: image.DriverEngine},
 		"annotation":              {configured: image.DriverEngine, annotation: image.KeeperEngine, given: true},
+		"shared processes":        {configured: image.KeeperEngine, pid: "/proc/1/ns/pid", fallback: true},
+		"shared processes, asked": {configured: image.DriverEngine, annotation: image.KeeperEngine, pid: "/proc/1/ns/pid", given: true},
 		"without a GPU":           {configured: image.KeeperEngine, plain: true},
 		"an image with musl":      {configured: image.KeeperEngine, files: []string{"lib/ld-musl-x86_64.so.1"}, fallback: true},
 		"an engine that is not":   {configured: image.DriverEngine, annotation: "fast", wrong: true},
 		"an annotation of others": {configured: image.DriverEngine, annotation: "", wrong: true},
 	} {
-		annotations := map[string]string{}
+		annotations := map[string]string{pidPath: test.pid}
 		if test.annotation != "" || test.wrong {
 			annotations[gpu.EngineAnnotation] = test.annotation
 		}
@@ -107,6 +113,11 @@ func TestGiveLibrary(t *testing.T) {
 	c := engineBundle(t, keeper)
 	if err := (&service{}).giveLibrary(t.Context(), c, &taskAPI.CreateTaskRequest{Bundle: c.bundle.dir}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("without a library: %v", err)
+	}
+	c = engineBundle(t, nil)
+	s := &service{config: config.Config{GPU: config.GPU{Engine: image.KeeperEngine}}}
+	if err := s.giveLibrary(t.Context(), c, &taskAPI.CreateTaskRequest{Bundle: c.bundle.dir}); err != nil || c.gpus.fallback == "" || hasLibrary(t, c) {
+		t.Errorf("without a library, and not asked for one: %v, %+v", err, c.gpus)
 	}
 }
 

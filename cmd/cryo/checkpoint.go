@@ -67,9 +67,9 @@ does last, and what a program does then, is not tried. Containers with GPUs or w
 host's network among them, are refused before anything is frozen, as are bind mounts that have no overlay.
 "verify = true" under [dump] in the configuration has every snapshot tried whose container is to end.
 
-Memory on NVIDIA GPUs is part of the snapshot. Processes first end the work they have given to GPUs; then the
-driver moves device memory into the processes' own memory. A container that was created with the engine keeper
-hands most of it over instead, which is faster. --gpu-engine driver has the driver move all of it.
+Memory on NVIDIA GPUs is part of the snapshot. Processes first end the work they have given to GPUs, and hand
+most of their device memory over; then the driver moves the rest into the processes' own memory. It moves all of
+it with --gpu-engine driver, and of a container that was created with the engine driver.
 --gpu-engine keeper fails unless every process can hand its memory over. Where the driver may save what it
 cannot load again, the checkpoint is refused and the container runs on. --force RULE overrides that; the
 container may then be lost.

@@ -47,14 +47,14 @@ func checkGPU(ctx context.Context, p *patient) []Diagnosis {
 	return append(all, checkCDI(p)...)
 }
 
-// checkEngine looks for what the engine keeper needs where the configuration chooses it for all containers.
+// checkEngine looks for what the engine keeper needs where the configuration has it for all containers.
 func checkEngine(p *patient) []Diagnosis {
 	if p.Config.GPU.Engine != image.KeeperEngine {
 		return nil
 	}
 	file, err := library.Locate("")
 	if err != nil {
-		return found("gpu engine", worry, failure.Hint(err), "keeper: %v: containers with GPUs cannot be created", err)
+		return found("gpu engine", worry, failure.Hint(err), "the driver saves the memory of GPUs, for lack of the library of the engine keeper: %v", err)
 	}
 	return found("gpu engine", good, "", "keeper, by %s", file.Path)
 }

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/integration/hosttest"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 func TestDoctorOnGPUs(t *testing.T) {
@@ -22,10 +24,10 @@ func TestDoctorOnGPUs(t *testing.T) {
 		"no driver":          {`{"driver":{"fault":"absent","message":"none"}}`, 1, false, map[string]string{"gpu": good}},
 		"no libraries":       {`{"driver":{"fault":"absent","message":"none"}}`, 1, true, map[string]string{"gpu": worry}},
 		"old driver":         {`{"driver":{"fault":"old","message":"550"}}`, 1, true, map[string]string{"gpu": worry}},
-		"two GPUs":           {`{"driver":"580.159.04","cuda":13000,"devices":[{"index":0},{"index":1}]}`, 0, true, map[string]string{"gpu": good, "gpu 0": good, "gpu 1": good, "gpu cdi": good}},
-		"divided, and MPS":   {`{"driver":"580.159.04","mps":true,"devices":[{"mig":true}]}`, 0, true, map[string]string{"gpu": good, "gpu 0": worry, "gpu mps": worry, "gpu cdi": good}},
+		"two GPUs":           {`{"driver":"580.159.04","cuda":13000,"devices":[{"index":0},{"index":1}]}`, 0, true, map[string]string{"gpu": good, "gpu 0": good, "gpu 1": good, "gpu engine": good, "gpu cdi": good}},
+		"divided, and MPS":   {`{"driver":"580.159.04","mps":true,"devices":[{"mig":true}]}`, 0, true, map[string]string{"gpu": good, "gpu 0": worry, "gpu mps": worry, "gpu engine": good, "gpu cdi": good}},
 		"nonsense":           {`{"what":1}`, 0, true, map[string]string{"gpu": worry}},
-		"a driver elsewhere": {`{"driver":"580.159.04","devices":[]}`, 0, false, map[string]string{"gpu": good, "gpu cdi": good}},
+		"a driver elsewhere": {`{"driver":"580.159.04","devices":[]}`, 0, false, map[string]string{"gpu": good, "gpu engine": good, "gpu cdi": good}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("PATH", "/usr/bin:/bin")
@@ -34,6 +36,11 @@ func TestDoctorOnGPUs(t *testing.T) {
 				a = hosttest.HelperSays(t, c.code, c.helper)
 			}
 			root := t.TempDir()
+			file := filepath.Join(root, library.File)
+			t.Setenv(library.Variable, file)
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
 			if c.driver {
 				if err := os.MkdirAll(filepath.Join(root, "proc/driver/nvidia/version"), 0o700); err != nil {
 					t.Fatal(err)
@@ -50,6 +57,19 @@ func TestDoctorOnGPUs(t *testing.T) {
 				t.Errorf("got %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+// TestDoctorOnEngine: without the library the driver saves all, unless the configuration has that anyway.
+func TestDoctorOnEngine(t *testing.T) {
+	t.Setenv(library.Variable, "/nowhere/"+library.File)
+	a := hosttest.Host(t, "580.159.04", 1)
+	if x := checkEngine(&patient{doctorOptions: doctorOptions{Config: a}}); len(x) != 1 || x[0].Status != worry || !strings.Contains(x[0].Mend, "make install") {
+		t.Errorf("got %+v", x)
+	}
+	a.GPU.Engine = image.DriverEngine
+	if x := checkEngine(&patient{doctorOptions: doctorOptions{Config: a}}); x != nil {
+		t.Errorf("got %+v", x)
 	}
 }
 

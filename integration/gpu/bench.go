@@ -78,7 +78,7 @@ func (b *bench) boot(ctx context.Context) (err error) {
 		name string
 	}{{&b.a, "a"}, {&b.b, "b"}} {
 		name := fmt.Sprintf("%s%d", h.name, b.started)
-		if *h.host, err = b.lab.Host(ctx, name, lab.HostOptions{Env: env}); err != nil {
+		if *h.host, err = b.lab.Host(ctx, name, lab.HostOptions{Env: env, CryoConfig: "[gpu]\nengine = \"driver\"\n"}); err != nil {
 			return err
 		}
 		if err := b.putCDI(*h.host); err != nil {

@@ -117,7 +117,8 @@ type GPU struct {
 	// /etc/cdi and /var/run/cdi.
 	CDI []string `toml:"cdi"`
 	// Engine is how device memory is saved: driver, by NVIDIA's driver alone, or keeper, by which containers get a library that
-	// hands large allocations over. Default driver. Annotation io.cryo.gpu.engine of a container wins over it.
+	// hands large allocations over. Default keeper; the driver saves containers that share their PID namespace, and all where the host has no such library. Annotation
+	// io.cryo.gpu.engine of a container wins over it.
 	Engine string `toml:"engine"`
 }
 
@@ -131,7 +132,7 @@ func Default() Config {
 		Dump: Dump{GhostLimit: 64, Timeout: 30,
 			InotifyPaths: []string{"/tmp", "/var/tmp", "/run", "/srv", "/app", "/workspace", "/opt", "/root", "/home", "/usr/src", "/usr/local", "/usr/share/zoneinfo", "/var/lib"}},
 		Restore: Restore{Lazy: true, Timeout: 120, RegistryTimeout: 3600, Policy: Policy{Timeout: 60}},
-		GPU:     GPU{Timeout: 10, Engine: record.DriverEngine},
+		GPU:     GPU{Timeout: 10, Engine: record.KeeperEngine},
 		Trust:   Trust{Default: unsigned},
 	}
 }

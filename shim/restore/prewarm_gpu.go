@@ -36,7 +36,7 @@ func planPreload(ctx context.Context, s *store.Store, snapshot *image.Snapshot, 
 	g := snapshot.Config.GPU
 	if why := nothingToLoad(g); why != "" {
 		return nil, failure.New(errdefs.ErrFailedPrecondition,
-			"leave --gpu out; device memory can be kept loaded of containers that hand it over, which they do when they were made with the annotation io.cryo.gpu.engine=keeper",
+			"leave --gpu out; device memory can be kept loaded of containers that hand it over, which they do unless they were made with the engine driver, or inspect says why",
 			"prewarm %s --gpu: there is nothing to keep loaded: %s", store.Familiar(name), why)
 	}
 	var spec specs.Spec
