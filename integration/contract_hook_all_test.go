@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -193,5 +194,37 @@ func TestContractHookGPU(t *testing.T) {
 			nothing(t, b, id, "no/such:1")
 			settled(t, b)
 		})
+	}
+}
+
+// TestContractHookImage runs the commands that an image's labels name, and again those of a container that was restored. An annotation counts before them.
+func TestContractHookImage(t *testing.T) {
+	a, b := pair(t)
+	const image = "cryo.test/hooks:1"
+	labels := map[string]string{
+		"io.cryo.before-checkpoint": "echo before >>/ran", "io.cryo.after-checkpoint": "echo after >>/ran", "io.cryo.after-restore": `["sh","-c","echo restored >>/ran"]`, "io.cryo.hook-timeout": "5s",
+	}
+	for _, h := range []*lab.Host{a, b} {
+		if err := h.ImportLabelled(t.Context(), image, labels); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { h.Ctr(context.WithoutCancel(t.Context()), "images", "rm", image) })
+	}
+	id, ref := name(t), shared.registry.Reference("contract/"+name(t)+":1")
+	startImage(t, a, image, id, hooked("after-checkpoint=echo annotated >>/ran"), "workload", "count")
+	before := await(t, a, id)
+	forget(t, a, ref)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+	if ran := fmt.Sprint(ranHooks(t, a, id)); ran != "[before annotated]" {
+		t.Errorf("of a container that went on: %s", ran)
+	}
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
+	forget(t, b, ref)
+	cleanup(t, b, id)
+	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http"))
+	goneOn(t, before, await(t, b, id))
+	must(t, b.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+	if ran := fmt.Sprint(ranHooks(t, b, id)); ran != "[before annotated before restored before annotated]" {
+		t.Errorf("of a container that was restored: %s", ran)
 	}
 }

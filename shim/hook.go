@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -31,21 +32,18 @@ const (
 	maxHookTime = 10 * time.Minute
 )
 
-// hooks are the commands of a container, by their annotations; those that it does not have are not there.
+// hooks are the commands of a container, by their names; those that it does not have are not there.
 type hooks struct {
 	commands map[string][]string
 	timeout  time.Duration
 	process  *specs.Process // of the container
 }
 
-// hooksOf reads the hooks of a container. The annotation NAME.CONTAINER is that of one container of a pod, and counts before NAME. A command is an
+// hooksOf reads the hooks of a container. The annotation NAME.CONTAINER is that of one container of a pod, and counts before NAME, which counts before the label NAME. A command is an
 // array of JSON, which begins with [", or text for /bin/sh -c, which may begin with the command [.
-func hooksOf(spec *specs.Spec) (h hooks, err error) {
+func hooksOf(spec *specs.Spec, labels map[string]string) (h hooks, err error) {
 	value := func(name string) string {
-		if own := spec.Annotations[name+"."+spec.Annotations[nameAnnotation]]; own != "" {
-			return own
-		}
-		return spec.Annotations[name]
+		return cmp.Or(spec.Annotations[name+"."+spec.Annotations[nameAnnotation]], spec.Annotations[name], labels[name])
 	}
 	h = hooks{commands: map[string][]string{}, timeout: hookTime, process: spec.Process}
 	for _, name := range []string{trust.BeforeCheckpoint, trust.AfterCheckpoint, trust.AfterRestore} {
@@ -57,14 +55,14 @@ func hooksOf(spec *specs.Spec) (h hooks, err error) {
 		if strings.HasPrefix(text, `["`) {
 			command = nil
 			if err := json.Unmarshal([]byte(text), &command); err != nil || len(command) == 0 {
-				return h, failure.New(errdefs.ErrInvalidArgument, "write [\"COMMAND\", \"ARGUMENT\"], or text for a shell that does not begin with [\"", "annotation %s=%q is no array of a command and its arguments", name, text)
+				return h, failure.New(errdefs.ErrInvalidArgument, "write [\"COMMAND\", \"ARGUMENT\"], or text for a shell that does not begin with [\"", "the hook %s=%q is no array of a command and its arguments", name, text)
 			}
 		}
 		h.commands[name] = command
 	}
 	if text := value(trust.HookTimeout); text != "" {
 		if h.timeout, err = time.ParseDuration(text); err != nil || h.timeout <= 0 || h.timeout > maxHookTime {
-			return h, failure.New(errdefs.ErrInvalidArgument, "", "annotation %s=%q is no duration such as 10s, of at most %s", trust.HookTimeout, text, maxHookTime)
+			return h, failure.New(errdefs.ErrInvalidArgument, "", "%s=%q is no duration such as 10s, of at most %s", trust.HookTimeout, text, maxHookTime)
 		}
 	}
 	if len(h.commands) > 0 && h.process == nil {
@@ -187,7 +185,7 @@ func (s *service) runWithHooks(ctx context.Context, in *admission, c *container,
 	if err != nil {
 		return result, err
 	}
-	h, err := hooksOf(spec)
+	h, err := hooksOf(spec, holder.Asked().Hooks)
 	if err != nil {
 		return result, checkpoint.Failed(request.ID, err)
 	}
@@ -215,7 +213,7 @@ func (s *service) runAfterRestore(ctx context.Context, c *container, gone <-chan
 	var h hooks
 	spec, err := c.bundle.spec()
 	if err == nil {
-		h, err = hooksOf(spec)
+		h, err = hooksOf(spec, c.prepared.Hooks)
 	}
 	if err == nil && h.commands[trust.AfterRestore] != nil {
 		hooking, cancel := context.WithCancelCause(ctx)

@@ -13,7 +13,11 @@ import (
 
 func TestHooksOf(t *testing.T) {
 	of := func(annotations map[string]string) (hooks, error) {
-		return hooksOf(&specs.Spec{Process: &specs.Process{}, Annotations: annotations})
+		return hooksOf(&specs.Spec{Process: &specs.Process{}, Annotations: annotations}, nil)
+	}
+	if h, err := hooksOf(&specs.Spec{Process: &specs.Process{}, Annotations: map[string]string{trust.AfterRestore: "annotation"}}, map[string]string{trust.AfterRestore: "label", trust.BeforeCheckpoint: "label", trust.HookTimeout: "3s"}); err != nil ||
+		h.timeout != 3*time.Second || h.commands[trust.AfterRestore][2] != "annotation" || h.commands[trust.BeforeCheckpoint][2] != "label" || h.commands[trust.AfterCheckpoint] != nil {
+		t.Errorf("by labels: %+v, %v", h, err)
 	}
 	h, err := of(map[string]string{
 		nameAnnotation: "app", trust.BeforeCheckpoint: "drop the cache", trust.BeforeCheckpoint + ".sidecar": "no", trust.AfterRestore: `["/bin/wake","up"]`, trust.AfterCheckpoint: "no", trust.AfterCheckpoint + ".app": "own",
@@ -34,7 +38,7 @@ func TestHooksOf(t *testing.T) {
 			t.Errorf("%v: %v", wrong, err)
 		}
 	}
-	if _, err := hooksOf(&specs.Spec{Annotations: map[string]string{trust.AfterRestore: "x"}}); !errdefs.IsInvalidArgument(err) {
+	if _, err := hooksOf(&specs.Spec{Annotations: map[string]string{trust.AfterRestore: "x"}}, nil); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("without a process: %v", err)
 	}
 }

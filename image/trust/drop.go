@@ -23,7 +23,7 @@ func steers(key string) bool {
 // Labels returns those labels of a snapshot's container that may be put on another.
 func Labels(labels map[string]string) map[string]string {
 	kept := maps.Clone(labels)
-	maps.DeleteFunc(kept, func(key, _ string) bool { return steers(key) })
+	maps.DeleteFunc(kept, func(key, _ string) bool { return steers(key) && !isHook(key) })
 	if kept == nil {
 		kept = map[string]string{}
 	}

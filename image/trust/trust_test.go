@@ -237,13 +237,16 @@ func TestWhatNoSnapshotGets(t *testing.T) {
 
 func TestLabels(t *testing.T) {
 	got := Labels(map[string]string{
-		"containerd.io/restart.status": "running", "containerd.io/restart.loguri": "binary:///bin/sh", "nerdctl/state-dir": "/", "io.cri-containerd.kind": "x", "team": "a",
+		"containerd.io/restart.status": "running", "containerd.io/restart.loguri": "binary:///bin/sh", "nerdctl/state-dir": "/", "io.cri-containerd.kind": "x", "team": "a", "io.cryo.gpu.force": "all", AfterRestore: "wake",
 	})
-	if !reflect.DeepEqual(got, map[string]string{"team": "a"}) {
+	if !reflect.DeepEqual(got, map[string]string{"team": "a", AfterRestore: "wake"}) {
 		t.Errorf("Labels = %v", got)
 	}
 	if Labels(nil) == nil {
 		t.Error("Labels(nil) is nil")
+	}
+	if hooks := HookLabels(map[string]string{"team": "a", AfterRestore: "wake", HookTimeout: "2s", AfterRestore + ".app": "no"}); !reflect.DeepEqual(hooks, map[string]string{AfterRestore: "wake", HookTimeout: "2s"}) {
+		t.Errorf("HookLabels = %v", hooks)
 	}
 }
 

@@ -48,7 +48,16 @@ func (h *Host) ImportGPU(ctx context.Context) error {
 		return err
 	}
 	archive := filepath.Join(h.Dir, "gpu-image.tar")
-	if _, err := writeLayout(archive, GPUImageName, []string{"/fake/fakeapp"}, files); err != nil {
+	if _, err := writeLayout(archive, GPUImageName, []string{"/fake/fakeapp"}, files, nil); err != nil {
+		return err
+	}
+	return h.Ctr(ctx, "images", "import", "--snapshotter", "overlayfs", archive).Err()
+}
+
+// ImportLabelled imports an image with labels, named ref, of busybox and workload.
+func (h *Host) ImportLabelled(ctx context.Context, ref string, labels map[string]string) error {
+	archive := filepath.Join(h.Dir, "labelled.tar")
+	if _, err := writeImage(archive, h.lab.Tool("workload"), "", ref, []string{"workload", "count"}, labels); err != nil {
 		return err
 	}
 	return h.Ctr(ctx, "images", "import", "--snapshotter", "overlayfs", archive).Err()
@@ -74,7 +83,7 @@ func (h *Host) ImportPrograms(ctx context.Context, ref string, command []string,
 		}
 	}
 	archive := filepath.Join(h.Dir, "programs.tar")
-	if _, err := writeImage(archive, h.lab.Tool("workload"), dir, ref, command); err != nil {
+	if _, err := writeImage(archive, h.lab.Tool("workload"), dir, ref, command, nil); err != nil {
 		return err
 	}
 	return h.Ctr(ctx, "images", "import", "--snapshotter", "overlayfs", archive).Err()
@@ -195,7 +204,7 @@ func added(dir string, files []File) ([]File, error) {
 }
 
 // writeImage writes an OCI image layout as a tar archive. The same programs and added files give the same digest.
-func writeImage(name, workload, add, ref string, command []string) (Image, error) {
+func writeImage(name, workload, add, ref string, command []string, labels map[string]string) (Image, error) {
 	busyboxPath, err := exec.LookPath("busybox")
 	if err != nil {
 		return Image{}, &MissingError{"no busybox", "run: make deps"}
@@ -214,7 +223,7 @@ func writeImage(name, workload, add, ref string, command []string) (Image, error
 			return Image{}, err
 		}
 	}
-	return writeLayout(name, ref, command, files)
+	return writeLayout(name, ref, command, files, labels)
 }
 
 // GPUFiles are those of the image for containers with GPUs: fakeapp and its loader and C library.
@@ -234,14 +243,14 @@ func (l *Lab) GPUFiles() ([]File, error) {
 }
 
 // writeLayout writes an image of one layer.
-func writeLayout(name, ref string, command []string, files []File) (Image, error) {
+func writeLayout(name, ref string, command []string, files []File, labels map[string]string) (Image, error) {
 	var layer bytes.Buffer
 	if err := writeTar(&layer, files); err != nil {
 		return Image{}, err
 	}
 	config := ocispec.Image{
 		Platform: ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH},
-		Config:   ocispec.ImageConfig{Env: []string{"PATH=/bin"}, Cmd: command},
+		Config:   ocispec.ImageConfig{Env: []string{"PATH=/bin"}, Cmd: command, Labels: labels},
 		RootFS:   ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(layer.Bytes())}},
 	}
 	archive := layout{{Name: "oci-layout", Mode: 0o644, Content: []byte(`{"imageLayoutVersion":"1.0.0"}`)}}

@@ -74,7 +74,7 @@ func (l *Lab) start(ctx context.Context) (err error) {
 	if err := l.instance.makeBridge(ctx); err != nil {
 		return err
 	}
-	l.image, err = writeImage(filepath.Join(l.Dir, "image.tar"), l.Tool("workload"), l.options.Add, ImageName, []string{"workload", "count"})
+	l.image, err = writeImage(filepath.Join(l.Dir, "image.tar"), l.Tool("workload"), l.options.Add, ImageName, []string{"workload", "count"}, nil)
 	return err
 }
 

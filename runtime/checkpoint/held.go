@@ -17,6 +17,8 @@ type Options struct {
 	GPUTimeout float64 `json:"gpuTimeout,omitempty"`
 	// Force names rules of package gpu that are overridden; "all" is every one.
 	Force []string `json:"force,omitempty"`
+	// Hooks are labels of the container that name commands to be run in it, where no annotation does.
+	Hooks map[string]string `json:"hooks,omitempty"`
 	// Devices tells that the holder takes device memory over a connection of its own. Without it, all device memory goes into the memory of the processes.
 	Devices bool `json:"devices,omitempty"`
 	// Precopy is true if the holder also takes device memory while the processes run, over another connection.

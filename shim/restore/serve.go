@@ -24,6 +24,7 @@ import (
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
@@ -287,7 +288,7 @@ func (v *serving) attend(ctx context.Context, shim *worker.Conversation) error {
 	}
 	shim.Tell(worker.Message{Prepared: &worker.Prepared{
 		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: allowed,
-		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(), Changes: v.changes(), Together: v.together(),
+		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(), Changes: v.changes(), Together: v.together(), Hooks: trust.HookLabels(p.Snapshot.Config.Container.Labels),
 		Etc: EtcDir(v.config.Root, v.request.Address, v.request.Namespace, v.request.ID),
 	}})
 	placing, end := context.WithCancelCause(ctx)

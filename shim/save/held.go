@@ -7,6 +7,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/shim/worker"
@@ -48,7 +49,7 @@ func (t *taking) hold(ctx context.Context, sub *candidate, images, work string) 
 		Images: images, Work: work, TCPEstablished: t.TCPEstablished, FileLocks: t.FileLocks, ExternalUnixSockets: t.ExternalUnixSockets, Others: t.others,
 		SkipLock: criu.AtLeast(sub.config.Host.CRIU, criu.ForSockets),
 		Options: checkpoint.Options{
-			GPUTimeout: t.GPUTimeout.Seconds(), Force: t.Force, Devices: t.GPUEngine != image.DriverEngine, Precopy: t.GPUEngine != image.DriverEngine, KeeperOnly: t.GPUEngine == image.KeeperEngine, LeaveRunning: t.LeaveRunning,
+			GPUTimeout: t.GPUTimeout.Seconds(), Force: t.Force, Hooks: trust.HookLabels(sub.info.Labels), Devices: t.GPUEngine != image.DriverEngine, Precopy: t.GPUEngine != image.DriverEngine, KeeperOnly: t.GPUEngine == image.KeeperEngine, LeaveRunning: t.LeaveRunning,
 		},
 	}, held)
 	if err == nil {

@@ -236,6 +236,8 @@ type Prepared struct {
 	Root    string `json:"root"` // of the store
 	// Changes are what the program learns, without what only the shim knows. nil: unknown.
 	Changes *Changes `json:"changes,omitempty"`
+	// Hooks are labels of the snapshot's container, see [trust.HookLabels].
+	Hooks map[string]string `json:"hooks,omitempty"`
 	// Together is there for a member of a group; nil: the container is restored alone.
 	Together *Together `json:"together,omitempty"`
 	// Etc is the directory where cryo makes the container's files of /etc, such as hosts; see package restore. Its files need not exist.
