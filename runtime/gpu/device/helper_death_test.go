@@ -1,6 +1,7 @@
 package device
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -83,18 +84,26 @@ func TestEachCallFails(t *testing.T) {
 
 // TestKilledAtEachCall has the helper die before, during and after each call for each of two processes.
 func TestKilledAtEachCall(t *testing.T) {
+	const slow = "slow 500"
 	r := newRig(t, 1)
 	a := r.Run("--processes", "2")
 	for at, s := range steps {
 		for _, n := range []string{"1", "2"} {
-			for _, how := range []string{"exit", "exit-after", "slow 200"} {
+			for _, how := range []string{"exit", "exit-after", slow} {
 				c := r.start()
 				for _, before := range steps[:at] {
 					done(t)(before.do(t.Context(), c, a.PIDs))
 				}
 				r.Order(s.name + " " + n + " " + how)
-				if how == "slow 200" {
-					time.AfterFunc(100*time.Millisecond, func() { _ = c.Kill() })
+				if how == slow {
+					go func() {
+						begun := false // the call
+						for ; !begun && t.Context().Err() == nil; time.Sleep(time.Millisecond) {
+							text, _ := os.ReadFile(filepath.Join(r.Dir, "orders")) // it may just be replaced
+							begun = bytes.HasPrefix(text, []byte("#"))
+						}
+						_ = c.Kill()
+					}()
 				}
 				_, err := s.do(t.Context(), c, a.PIDs)
 				var died *DiedError
@@ -107,8 +116,8 @@ func TestKilledAtEachCall(t *testing.T) {
 				if err := c.Close(); err != nil {
 					t.Errorf("close: %v", err)
 				}
-				if how == "slow 200" {
-					time.Sleep(200 * time.Millisecond) // what the driver had begun, it ends
+				if how == slow {
+					time.Sleep(500 * time.Millisecond) // what the driver had begun, it ends
 				}
 				rescue(t, r.start(), a.PIDs)
 				a.Works()
