@@ -227,6 +227,11 @@ func TestGPUPeer(t *testing.T) {
 	alone(t, b)
 }
 
+// TestGPUReduce does so with processes whose kernels wait for each other, and which never rest.
+func TestGPUReduce(t *testing.T) {
+	sharedJourney(t, 1, 2, 2*12<<20, handing, append(sharingAll(2), "--reduce", "1")...)
+}
+
 // TestGPUReduceEight stops eight processes whose kernels wait for each other, and which never rest.
 func TestGPUReduceEight(t *testing.T) {
 	for where, flags := range onDevices {

@@ -38,11 +38,6 @@ func imported(t *testing.T, h *lab.Host, ref string) (n int) {
 // TestGPUShared leaves processes that share device memory running, and restores them: each sees what the others write afterwards. No rule is overridden.
 func TestGPUShared(t *testing.T) { sharedJourney(t, 1, 2, 2*12<<20, handing, sharingAll(2)...) }
 
-// TestGPUReduce does so with processes whose kernels wait for each other, and which never rest.
-func TestGPUReduce(t *testing.T) {
-	sharedJourney(t, 1, 2, 2*12<<20, handing, append(sharingAll(2), "--reduce", "1")...)
-}
-
 // sharedJourney leaves a container running so many times and then restores it on the second host, and wants each process to see what the others write afterwards. The snapshot must record
 // so many imports, and at least so many bytes that were handed over.
 func sharedJourney(t *testing.T, rounds, imports int, bytes float64, flags []string, program ...string) {
