@@ -227,7 +227,7 @@ func TestGPUPeer(t *testing.T) {
 	alone(t, b)
 }
 
-// TestGPUReduce does so with processes whose kernels wait for each other, and which never rest.
+// TestGPUReduce moves two processes that share memory, whose kernels wait for each other, and which never rest.
 func TestGPUReduce(t *testing.T) {
 	sharedJourney(t, 1, 2, 2*12<<20, handing, append(sharingAll(2), "--reduce", "1")...)
 }
