@@ -46,12 +46,7 @@ func (a *app) store() (*store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := store.Open(c.Root)
-	if err != nil {
-		return nil, err
-	}
-	s.KeepPartial(c.Store.PartialAge())
-	return s, nil
+	return daemon.OpenStore(c, a.address)
 }
 
 // inStore is for commands that look into the local store, and do nothing else before.

@@ -59,7 +59,7 @@ SIGTERM ends the service; what is prewarmed stays. With --json, each line that i
 			if o.Config, err = a.config(); err != nil {
 				return err
 			}
-			o.Connect = a.connect
+			o.Address, o.Connect = a.address, a.connect
 			lines := &entries{out: a.stdout, json: a.json}
 			o.Log = lines.print
 			o.Groups = func(ctx context.Context, client dynamic.Interface) { a.serveGroups(ctx, client, o.Node, o.Log) }

@@ -25,6 +25,15 @@ var (
 type Store struct {
 	root       string
 	partialAge time.Duration // how long an interrupted download is kept for its next attempt
+
+	// Changed is called when a name was added, moved or removed. nil: nothing is.
+	Changed func(ctx context.Context)
+}
+
+func (s *Store) changed(ctx context.Context) {
+	if s.Changed != nil {
+		s.Changed(ctx)
+	}
 }
 
 // Open opens the store under root, such as /var/lib/cryo, and creates it (directories 0700) if there is none. One on a read-only file system can be read.

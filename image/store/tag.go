@@ -112,7 +112,28 @@ func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error
 	if err != nil {
 		return fmt.Errorf("tag %s: %w", ref, err)
 	}
+	s.changed(ctx)
 	return nil
+}
+
+// Walk calls visit for all that a manifest needs and for itself, each after what it needs, with its file and that. A file may be linked to, and not changed.
+func (s *Store) Walk(ctx context.Context, d ocispec.Descriptor, visit func(d ocispec.Descriptor, path string, needs []ocispec.Descriptor) error) error {
+	var needs []ocispec.Descriptor
+	if IsManifest(d.MediaType) {
+		data, err := ReadAll(ctx, s, d, MaxManifest)
+		if err != nil {
+			return err
+		}
+		if needs, _, err = successors(d, data); err != nil {
+			return Corrupt("manifest "+d.Digest.String(), err)
+		}
+	}
+	for _, n := range needs {
+		if err := s.Walk(ctx, n, visit); err != nil {
+			return err
+		}
+	}
+	return visit(d, s.blobPath(d.Digest), needs)
 }
 
 // checkComplete walks what d needs.
@@ -153,7 +174,7 @@ func (s *Store) Untag(ctx context.Context, ref string) error {
 	if err != nil {
 		return err
 	}
-	return s.update(ctx, func(i *ocispec.Index) (bool, error) {
+	err = s.update(ctx, func(i *ocispec.Index) (bool, error) {
 		n := len(i.Manifests)
 		i.Manifests = slices.DeleteFunc(i.Manifests, func(d ocispec.Descriptor) bool {
 			if _, bare := bareDigest(full); bare {
@@ -167,4 +188,8 @@ func (s *Store) Untag(ctx context.Context, ref string) error {
 		}
 		return true, nil
 	})
+	if err == nil {
+		s.changed(ctx)
+	}
+	return err
 }

@@ -51,6 +51,8 @@ type Config struct {
 type Store struct {
 	// PartialPulls, in days, is how long an interrupted pull is kept for its next attempt. Default 7.
 	PartialPulls int64 `toml:"partial-pulls"`
+	// Containerd is the namespace of containerd that has the snapshots of the store as well, for a mirror that serves containerd's content to other hosts: who reaches that gets them. Default: none.
+	Containerd string `toml:"containerd"`
 }
 
 // PartialAge is PartialPulls as a duration.

@@ -49,11 +49,10 @@ func New(o Options) (*Client, error) {
 		return nil, err
 	}
 	c.Root = cmp.Or(o.Root, os.Getenv("CRYO_ROOT"), c.Root)
-	s, err := store.Open(c.Root)
+	s, err := daemon.OpenStore(c, o.Address)
 	if err != nil {
 		return nil, err
 	}
-	s.KeepPartial(c.Store.PartialAge())
 	return &Client{options: o, config: c, store: s}, nil
 }
 

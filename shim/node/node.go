@@ -10,14 +10,16 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"k8s.io/client-go/dynamic"
 
-	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // Options are the choices of the service.
 type Options struct {
 	Config config.Config
+	// Address is containerd's socket.
+	Address string
 	// Connect reaches containerd. The context that it gives carries the namespace that base images go to.
 	Connect func(context.Context) (context.Context, *containerd.Client, error)
 	// File says what is kept prewarmed, see [Wanted]; empty: nothing is, and nothing is removed.
@@ -56,11 +58,10 @@ type service struct {
 // or another service, FailedPrecondition.
 func Run(ctx context.Context, o Options) error {
 	restore.FindHome()
-	s, err := store.Open(o.Config.Root)
+	s, err := daemon.OpenStore(o.Config, o.Address)
 	if err != nil {
 		return err
 	}
-	s.KeepPartial(o.Config.Store.PartialAge())
 	held, err := lock(o.Config.Root)
 	if err != nil {
 		return err

@@ -101,10 +101,9 @@ func FindHome() {
 
 // open opens the store, and makes a working directory. For a container that asks it begins to look over the host; pull is how its snapshot is found.
 func (v *serving) open() (pull string, err error) {
-	if v.store, err = store.Open(v.config.Root); err != nil {
+	if v.store, err = daemon.OpenStore(v.config, v.request.Address); err != nil {
 		return "", err
 	}
-	v.store.KeepPartial(v.config.Store.PartialAge())
 	if v.request.Order == nil {
 		if pull, err = allowed(v.ctx, v.store, v.config.Restore.Policy.Registries, v.request.Ref); err != nil {
 			return "", err

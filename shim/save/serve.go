@@ -51,11 +51,10 @@ func (v *serving) take(ctx context.Context, o Options, check func() error) (*Res
 		tell(ctx, client, o, nil, err)
 		return nil, err
 	}
-	s, err := store.Open(c.Root)
+	s, err := daemon.OpenStore(c, r.Address)
 	if err != nil {
 		return nil, err
 	}
-	s.KeepPartial(c.Store.PartialAge())
 	return snapshot(ctx, client, v.shim, s, o)
 }
 
