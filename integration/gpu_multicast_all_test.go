@@ -202,15 +202,7 @@ func TestGPUMulticastRestoreFails(t *testing.T) {
 			for _, what := range []string{"error 1 always", "exit"} {
 				t.Run(fmt.Sprintf("%s %d: %s", call, process, what), func(t *testing.T) {
 					ownOrder(t, b, fmt.Sprintf("%s %d %s", call, process, what))
-					unchanged(t, b, func() {
-						r := quietly(b.Cryo(t.Context(), args...))
-						t.Logf("exit code %d: %s", r.Code, r.Stderr)
-						if done, err := b.OwnOrdersDone(); err != nil || what == "exit" && done != 1 {
-							t.Errorf("%d orders were carried out, %v", done, err)
-						}
-						refusal(t, r, codeAborted, "")
-					})
-					alone(t, b)
+					restoreFails(t, b, args, what == "exit", 1)
 				})
 			}
 		}

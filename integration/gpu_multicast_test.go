@@ -13,7 +13,7 @@ func castingAll(processes int) []string {
 	return []string{"--processes", fmt.Sprint(processes), "--apart", "--multicast", "4", "--blocks", "3"}
 }
 
-// onGPUs gives a container the first GPUs of its host, and has its memory handed over.
+// onGPUs returns the flags of ctr for a container with the first GPUs of its host and the engine keeper.
 func onGPUs(n int) (flags []string) {
 	for i := range n {
 		flags = append(flags, "--device", fmt.Sprintf("nvidia.com/gpu=%d", i))
@@ -26,7 +26,7 @@ func TestGPUMulticast(t *testing.T) {
 	sharedJourney(t, 1, 1, 2*6<<20, onGPUs(2), castingAll(2)...)
 }
 
-// manyGPUs gives a host GPUs with these device nodes, until the test's end.
+// manyGPUs replaces the GPUs of a host by GPUs with these device nodes, until the test ends.
 func manyGPUs(t *testing.T, h *lab.Host, after lab.GPUs, minors ...int) {
 	t.Helper()
 	g := after

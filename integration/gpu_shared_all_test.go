@@ -166,6 +166,20 @@ func TestGPUSharedKilled(t *testing.T) {
 	}
 }
 
+// restoreFails restores, which is to fail and leave nothing of the container. counted: so many orders are to have been carried out.
+func restoreFails(t *testing.T, b *lab.Host, args []string, counted bool, orders int) {
+	t.Helper()
+	unchanged(t, b, func() {
+		r := quietly(b.Cryo(t.Context(), args...))
+		t.Logf("exit code %d: %s", r.Code, r.Stderr)
+		if done, err := b.OwnOrdersDone(); err != nil || counted && done != orders {
+			t.Errorf("%d orders were carried out, %v", done, err)
+		}
+		refusal(t, r, codeAborted, "")
+	})
+	alone(t, b)
+}
+
 // TestGPUSharedRestoreFails restores a container once for each driver call that brings shared memory back: that call fails, or its process dies at it. The restore reports the reason and leaves
 // nothing of the container. A restore afterwards succeeds.
 func TestGPUSharedRestoreFails(t *testing.T) {
@@ -183,15 +197,7 @@ func TestGPUSharedRestoreFails(t *testing.T) {
 			for _, what := range []string{"error 1 always", "exit"} {
 				t.Run(fmt.Sprintf("%s after %d: %s", call, pass, what), func(t *testing.T) {
 					ownOrder(t, b, slices.Concat(slices.Repeat([]string{call + " 2 pass"}, pass), []string{call + " 2 " + what})...)
-					unchanged(t, b, func() {
-						r := quietly(b.Cryo(t.Context(), args...))
-						t.Logf("exit code %d: %s", r.Code, r.Stderr)
-						if done, err := b.OwnOrdersDone(); err != nil || what == "exit" && done != pass+1 {
-							t.Errorf("%d orders were carried out, %v", done, err)
-						}
-						refusal(t, r, codeAborted, "")
-					})
-					alone(t, b)
+					restoreFails(t, b, args, what == "exit", pass+1)
 				})
 			}
 		}

@@ -130,7 +130,7 @@ func (c *container) tellTaken(order worker.Handout) (err error) {
 	return c.tellChanges(c.stands.first, spec, cmp.Or(order.Name, c.request.ID))
 }
 
-// setEnvironment gives the specification in the bundle the environment of another.
+// setEnvironment copies the process of another specification, with its environment, into that of the bundle.
 func (b bundle) setEnvironment(of *specs.Spec) error {
 	return b.changeSpec(func(spec *specs.Spec) error {
 		spec.Process = of.Process

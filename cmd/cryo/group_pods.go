@@ -20,7 +20,7 @@ import (
 	"github.com/cryo-project/cryo/shim/worker"
 )
 
-// unclaimedTime is after how long a group has failed that no node coordinates.
+// unclaimedTime is how long a group waits for a node that coordinates it. Then the group has failed.
 const unclaimedTime = 20 * time.Second
 
 // attend does what this node has to do for the group.

@@ -34,7 +34,7 @@ func newGroupPulse(client dynamic.Interface, node, namespace string) *groupPulse
 	return &groupPulse{client: client, node: node, namespace: namespace}
 }
 
-// enter has this node give signs of life, and look at those of others, until leave is called.
+// enter starts to renew this node's lease, and to watch the leases of other nodes, until leave is called.
 func (p *groupPulse) enter(ctx context.Context) (leave func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -215,7 +215,7 @@ void devices_drop(void)
 	fill_devices();
 }
 
-// devices_lend gives memory to another device, and takes it back.
+// devices_lend gives another device access to memory, and takes the access away.
 CUresult devices_lend(void)
 {
 	int fd;

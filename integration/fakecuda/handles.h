@@ -45,7 +45,7 @@ CUmemGenericAllocationHandle value_of(const struct handle *h);
 // order_of carries out the next order for a call about memory with a handle.
 CUresult order_of(const char *call, CUmemGenericAllocationHandle value);
 
-// team_is is true for a descriptor of a multicast object. team_import makes a handle one by it, and team_drop lets go of what the handle has.
+// team_is reports whether a descriptor is of a multicast object. team_import makes a handle a multicast object by its descriptor. team_drop closes what the handle has open.
 int team_is(int fd);
 // team_again is directory_again for one.
 int team_again(int fd);

@@ -94,7 +94,7 @@ type podRing struct {
 	pods  []*cluster.Pod
 }
 
-// newPodRing starts pods that send messages to each other. Each is told by a file where the next is.
+// newPodRing starts pods that send messages to each other. A file in each pod has the address of the next pod.
 func newPodRing(t *testing.T, members int, spec string) podRing {
 	t.Helper()
 	r := podRing{label: name(t)}

@@ -90,8 +90,13 @@ func share(ctx context.Context, s *store.Store, o Options) error {
 			failed = append(failed, err)
 		}
 	}
+	plugin, err := client.IntrospectionService().PluginInfo(ctx, string(plugins.ContentPlugin), "content", nil)
+	if err != nil {
+		return errors.Join(append(failed, err)...)
+	}
+	blobs := filepath.Join(plugin.GetPlugin().GetExports()["root"], "blobs", digest.SHA256.String())
 	for _, i := range wanted {
-		if err := shareImage(ctx, client, s, i); err != nil {
+		if err := shareImage(ctx, client, s, i, blobs); err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", i.Name, err))
 		}
 	}
@@ -115,23 +120,14 @@ func imagesOf(t store.Tagged, root string) (all []images.Image) {
 	return all
 }
 
-// shareImage makes an image, unless there is one by that name, which is a user's.
-func shareImage(ctx context.Context, client *containerd.Client, s *store.Store, i images.Image) error {
+// shareImage makes an image in containerd, whose blobs are in a directory, unless containerd has one by that name, which is a user's.
+func shareImage(ctx context.Context, client *containerd.Client, s *store.Store, i images.Image, blobs string) error {
 	named, err := reference.ParseNormalizedNamed(i.Name)
 	if err != nil {
 		return err
 	}
-	plugin, err := client.IntrospectionService().PluginInfo(ctx, string(plugins.ContentPlugin), "content", nil)
-	if err != nil {
-		return err
-	}
-	blobs := filepath.Join(plugin.GetPlugin().GetExports()["root"], "blobs", digest.SHA256.String())
-	from := map[string]string{labels.LabelDistributionSource + "." + reference.Domain(named): reference.Path(named)}
 	err = s.Walk(ctx, i.Target, func(d ocispec.Descriptor, path string, needs []ocispec.Descriptor) error {
-		kept := map[string]string{}
-		for k, v := range from {
-			kept[k] = v
-		}
+		kept := map[string]string{labels.LabelDistributionSource + "." + reference.Domain(named): reference.Path(named)}
 		for n, need := range needs {
 			kept[fmt.Sprintf("%s.%d", gcLabel, n)] = need.Digest.String()
 		}

@@ -46,7 +46,7 @@ func (a *app) apart(all []*member) {
 	}
 }
 
-// attached dials all and gives them their memory.
+// attached connects to the library of each process, which attaches its memory.
 func (a *app) attached(all []*member) {
 	a.t.Helper()
 	for _, m := range all {
