@@ -60,7 +60,13 @@ func unchanged(t *testing.T, h *lab.Host, do func(), except ...string) {
 // wantTrace waits until a host's trace is as wanted, for at most some seconds.
 func wantTrace(t *testing.T, h *lab.Host, want []string, except ...string) {
 	t.Helper()
-	for deadline := time.Now().Add(8 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	wantTraceWithin(t, h, 8*time.Second, want, except...)
+}
+
+// wantTraceWithin is [wantTrace] for what takes longer.
+func wantTraceWithin(t *testing.T, h *lab.Host, within time.Duration, want []string, except ...string) {
+	t.Helper()
+	for deadline := time.Now().Add(within); ; time.Sleep(50 * time.Millisecond) {
 		got := trace(t, h)
 		news, lost := without(got, want, except), without(want, got, except)
 		if len(news)+len(lost) == 0 {

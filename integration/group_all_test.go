@@ -29,10 +29,12 @@ func sshd(t *testing.T, dir string, hosts ...*lab.Host) (config string) {
 		lines := []string{
 			"Port 2222", "HostKey " + filepath.Join(own, "host"), "AuthorizedKeysFile " + key + ".pub", "StrictModes no", "PidFile none", "UsePAM no", "PermitRootLogin yes", "MaxStartups 100:30:200", "MaxSessions 100",
 		}
+		var env []string // on one line: sshd heeds the first alone
 		for _, v := range h.Env() {
 			name, value, _ := strings.Cut(v, "=")
-			lines = append(lines, fmt.Sprintf("SetEnv %s=%q", name, value))
+			env = append(env, fmt.Sprintf("%s=%q", name, value))
 		}
+		lines = append(lines, "SetEnv "+strings.Join(env, " "))
 		file := filepath.Join(own, "config")
 		if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o600); err != nil {
 			t.Fatal(err)
