@@ -193,7 +193,7 @@ MPI     = openmpi-bin mpich openssh-server openssh-client python3-mpi4py python3
 
 .PHONY: programs-roots
 programs-roots: PACKAGES += mmdebstrap
-programs-roots: deps bin/programs/servers.tar bin/programs/large.tar bin/programs/mpi.tar ## make root file systems of Debian's packages for TestPrograms, TestLargePrograms and TestGroupMPI, into bin/programs/ (3 GB)
+programs-roots: deps bin/programs/servers.tar bin/programs/large.tar bin/programs/mpi.tar ## make root file systems of Debian's packages for TestPrograms, TestLargePrograms, TestGroupOpenMPI and TestGroupMPICH, into bin/programs/ (3 GB)
 
 bin/programs/servers.tar: INCLUDE = $(SERVERS)
 bin/programs/large.tar: INCLUDE = $(LARGE)
