@@ -187,6 +187,72 @@ func TestTags(t *testing.T) {
 	}
 }
 
+// TestWalk visits each blob of a snapshot once, after what it needs, also where manifests share layers.
+func TestWalk(t *testing.T) {
+	s, ctx := storetest.Open(t), t.Context()
+	d := storetest.MustPut(t, s, "a:1", storetest.Spec{Seed: 1, Segments: []uint64{1, 2, 2}})
+	seen := map[string]bool{}
+	err := s.Walk(ctx, d, func(d ocispec.Descriptor, path string, needs []ocispec.Descriptor) error {
+		if seen[path] {
+			t.Errorf("%s: a second time", d.Digest)
+		}
+		seen[path] = true
+		for _, n := range needs {
+			if !seen[filepath.Join(filepath.Dir(path), n.Digest.Encoded())] {
+				t.Errorf("%s before %s, which it needs", d.Digest, n.Digest)
+			}
+		}
+		i, err := os.Stat(path)
+		if err == nil && i.Size() != d.Size {
+			t.Errorf("%s: %d bytes, want %d", path, i.Size(), d.Size)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := storetest.Count(t, s); len(seen) != n {
+		t.Errorf("%d blobs visited of %d", len(seen), n)
+	}
+	stop := errors.New("stop")
+	if err := s.Walk(ctx, d, func(ocispec.Descriptor, string, []ocispec.Descriptor) error { return stop }); !errors.Is(err, stop) {
+		t.Errorf("%v, want the visitor's error", err)
+	}
+}
+
+// TestChanged: a name that is added, moved or removed is a change, and no other call is.
+func TestChanged(t *testing.T) {
+	s, ctx := storetest.Open(t), t.Context()
+	changes := 0
+	s.Changed = func(context.Context) { changes++ }
+	want := func(what string, more int) {
+		t.Helper()
+		if changes != more {
+			t.Errorf("%s: %d changes, want %d", what, changes, more)
+		}
+		changes = 0
+	}
+	d := storetest.MustPut(t, s, "a:1", storetest.Spec{Seed: 1, Segments: []uint64{1}})
+	want("added", 1)
+	other := storetest.MustPut(t, s, "b:1", storetest.Spec{Seed: 2, Segments: []uint64{1}})
+	want("another added", 1)
+	if err := s.Tag(ctx, other, "a:1"); err != nil {
+		t.Fatal(err)
+	}
+	want("moved", 1)
+	if _, err := s.Resolve(ctx, "a:1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Tag(ctx, d, "a@"+other.Digest.String()); err == nil {
+		t.Error("a digest names another manifest")
+	}
+	want("read and refused", 0)
+	if _, err := s.Remove(ctx, "a:1"); err != nil {
+		t.Fatal(err)
+	}
+	want("removed", 1)
+}
+
 func TestTagNeedsAllBlobs(t *testing.T) {
 	s, ctx := storetest.Open(t), t.Context()
 	d := storetest.MustPut(t, s, "app", storetest.Spec{Seed: 1, Segments: []uint64{1}})

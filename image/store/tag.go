@@ -116,24 +116,33 @@ func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error
 	return nil
 }
 
-// Walk calls visit for all that a manifest needs and for itself, each after what it needs, with its file and that. A file may be linked to, and not changed.
+// Walk calls visit once for each blob that a manifest needs and for itself, each after what it needs, with its file and that. A file may be linked to, and not changed.
 func (s *Store) Walk(ctx context.Context, d ocispec.Descriptor, visit func(d ocispec.Descriptor, path string, needs []ocispec.Descriptor) error) error {
-	var needs []ocispec.Descriptor
-	if IsManifest(d.MediaType) {
-		data, err := ReadAll(ctx, s, d, MaxManifest)
-		if err != nil {
-			return err
+	seen := map[digest.Digest]bool{} // the author of a snapshot may list a blob any number of times
+	var walk func(d ocispec.Descriptor) error
+	walk = func(d ocispec.Descriptor) error {
+		if seen[d.Digest] {
+			return nil
 		}
-		if needs, _, err = successors(d, data); err != nil {
-			return Corrupt("manifest "+d.Digest.String(), err)
+		seen[d.Digest] = true
+		var needs []ocispec.Descriptor
+		if IsManifest(d.MediaType) {
+			data, err := ReadAll(ctx, s, d, MaxManifest)
+			if err != nil {
+				return err
+			}
+			if needs, _, err = successors(d, data); err != nil {
+				return Corrupt("manifest "+d.Digest.String(), err)
+			}
 		}
+		for _, n := range needs {
+			if err := walk(n); err != nil {
+				return err
+			}
+		}
+		return visit(d, s.blobPath(d.Digest), needs)
 	}
-	for _, n := range needs {
-		if err := s.Walk(ctx, n, visit); err != nil {
-			return err
-		}
-	}
-	return visit(d, s.blobPath(d.Digest), needs)
+	return walk(d)
 }
 
 // checkComplete walks what d needs.
