@@ -28,6 +28,10 @@ const ConfigVersion = 1
 
 // Config is a snapshot's config blob: where the snapshot comes from and what a host must have to restore it.
 type Config struct {
+	// SchemaVersion, which is 2, and MediaType come first, as in OCI's manifests. Spegel 0.7.4 serves no JSON without them but images' configurations. Missing in snapshots of earlier versions.
+	SchemaVersion int    `json:"schemaVersion,omitempty"`
+	MediaType     string `json:"mediaType,omitempty"`
+
 	Version   int       `json:"version"`
 	Created   time.Time `json:"created"`
 	Container Container `json:"container"`

@@ -85,6 +85,7 @@ func Pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (ocispec.Descriptor, error) {
 	none := ocispec.Descriptor{}
 	cfg := src.Config
+	cfg.SchemaVersion, cfg.MediaType = 2, MediaTypeConfig
 	cfg.Version, cfg.Memory, cfg.Parent = ConfigVersion, Memory{}, nil
 	if cfg.Host.PageSize == 0 {
 		cfg.Host.PageSize = os.Getpagesize()

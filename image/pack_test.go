@@ -112,3 +112,17 @@ func TestPackIsDeterministic(t *testing.T) {
 		}
 	}
 }
+
+// TestConfigDescribesItself: the config's first members are its type, for programs that have no manifest.
+func TestConfigDescribesItself(t *testing.T) {
+	t.Parallel()
+	store, d := packedSample(t)
+	s, err := Open(t.Context(), store, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"schemaVersion":2,"mediaType":"application/vnd.cryo.snapshot.config.v1+json","version":1,`
+	if config := store.blobs[s.Manifest.Config.Digest]; !bytes.HasPrefix(config, []byte(want)) {
+		t.Errorf("the config begins as %.100s", config)
+	}
+}
