@@ -34,6 +34,18 @@ int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *dev
 	return 1;
 }
 
+char *virtual_place(CUdeviceptr pointer, size_t *bytes)
+{
+	struct mapping *m = inside(pointer, 1);
+	size_t in = m ? pointer - (CUdeviceptr)m->address : 0;
+
+	if (!m || !m->place)
+		return (char *)pointer;
+	if (*bytes > m->bytes - in)
+		*bytes = m->bytes - in;
+	return m->place + in;
+}
+
 int virtual_types(CUdeviceptr pointer)
 {
 	struct mapping *m = inside(pointer, 1);

@@ -153,6 +153,7 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
 	case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = context; break;
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(int *)data = 2; break;
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = pointer; break;
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED: *(unsigned *)data = memory_managed(pointer, 1); break;
 	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)data = marks(pointer)->sync; break;
 	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = context ? (bytes + GRANULARITY - 1) & ~(size_t)(GRANULARITY - 1) : bytes; break;
 	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(CUdeviceptr *)data = base; break;
@@ -248,6 +249,22 @@ CUresult cuMemHostUnregister(void *memory)
 	return r == CUDA_SUCCESS && !memory ? CUDA_ERROR_INVALID_VALUE : r;
 }
 
+// move copies between addresses of devices, or of the host where there is none of a device.
+static void move(CUdeviceptr to_device, CUdeviceptr from_device, size_t bytes, char *to, const char *from)
+{
+	for (size_t done = 0, n; done < bytes; done += n) {
+		char *there = to + done;
+		const char *here = from + done;
+
+		n = bytes - done;
+		if (to_device)
+			there = virtual_place(to_device + done, &n);
+		if (from_device)
+			here = virtual_place(from_device + done, &n);
+		memmove(there, here, n);
+	}
+}
+
 static CUresult copy(const char *call, CUstream stream, CUdeviceptr to_device, CUdeviceptr from_device, size_t bytes, void *to, const void *from)
 {
 	CUresult r = order_at(call, to_device ? to_device : from_device);
@@ -263,7 +280,7 @@ static CUresult copy(const char *call, CUstream stream, CUdeviceptr to_device, C
 	if (r == CUDA_SUCCESS)
 		r = streams_take(stream, &captured);
 	if (r == CUDA_SUCCESS && !captured && !(to_device && team_copy(to_device, bytes, NULL, from)) && !(from_device && team_copy(from_device, bytes, to, NULL)))
-		memmove(to, from, bytes);
+		move(to_device, from_device, bytes, to, from);
 	return leave(r);
 }
 
@@ -309,8 +326,11 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUst
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
 		r = streams_take(stream, &captured);
-	if (r == CUDA_SUCCESS && !captured)
-		memset((void *)to, value, bytes);
+	for (size_t done = 0, n = bytes; r == CUDA_SUCCESS && !captured && done < bytes; done += n, n = bytes - done) {
+		char *at = virtual_place(to + done, &n);
+
+		memset(at, value, n);
+	}
 	return leave(r);
 }
 

@@ -31,6 +31,7 @@ enum {
 	CUDA_ERROR_ILLEGAL_STATE = 401,
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
+	CUDA_ERROR_ILLEGAL_ADDRESS = 700,
 	CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
 	CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
 	CUDA_ERROR_NOT_SUPPORTED = 801,
@@ -80,6 +81,7 @@ enum {
 	CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
 	CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
 	CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,
+	CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
 	CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
 	CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
 	CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
@@ -145,6 +147,11 @@ FAKE CUresult cuMemGetInfo_v2(size_t *available, size_t *total);
 FAKE CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
 FAKE CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element);
 FAKE CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags);
+FAKE CUresult cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevice device);
+FAKE CUresult cuMemPrefetchAsync(CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream);
+FAKE CUresult cuMemRangeGetAttribute(void *data, size_t size, int attribute, CUdeviceptr pointer, size_t bytes);
+FAKE CUresult cuMemRangeGetAttributes(void **data, size_t *sizes, int *attributes, size_t count, CUdeviceptr pointer, size_t bytes);
+FAKE CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags);
 FAKE CUresult cuMemFree_v2(CUdeviceptr pointer);
 FAKE CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream);
 FAKE CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
@@ -197,7 +204,7 @@ FAKE CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice de
 FAKE CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
 FAKE CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
 
-// There is one kernel, cryo_written of cmd/cryo-gpu-keeper.
+// The kernels are those of cmd/cryo-gpu-keeper, and for programs fake_add and fake_later (kernel.c).
 FAKE CUresult cuModuleLoadData(void **module, const void *text);
 FAKE CUresult cuModuleGetFunction(CUfunction *function, void *module, const char *name);
 FAKE CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags);

@@ -25,7 +25,17 @@ static int busy(int64_t now)
 	for (unsigned i = 0; i < meeting.ranks; i++)
 		if (__atomic_load_n(&meeting.launched[i], __ATOMIC_ACQUIRE) < meeting_number)
 			return 1;
-	return busy_until > now;
+	if (busy_until > now)
+		return 1;
+	kernel_settle();
+	return 0;
+}
+
+void kernel_busy(unsigned ms)
+{
+	int64_t now = now_ns();
+
+	busy_until = (busy_until > now ? busy_until : now) + ms * INT64_C(1000000);
 }
 
 CUresult enter(void)
@@ -314,7 +324,6 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 	unsigned shared, CUstream stream, void **arguments, void **extra)
 {
 	CUresult r = enter();
-	int64_t now = now_ns();
 
 	if (r == CUDA_SUCCESS && !current)
 		r = CUDA_ERROR_INVALID_CONTEXT;
@@ -325,7 +334,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 	else if (r == CUDA_SUCCESS && grid_z == 2)
 		meet(*(struct meeting *)arguments[0]);
 	else if (r == CUDA_SUCCESS)
-		busy_until = (busy_until > now ? busy_until : now) + *(unsigned *)arguments[0] * INT64_C(1000000);
+		kernel_busy(*(unsigned *)arguments[0]);
 	return leave(r);
 }
 

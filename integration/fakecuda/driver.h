@@ -51,6 +51,9 @@ void streams_forget(void);
 CUresult local_make(CUcontext context, size_t stack);
 
 // kernel_run runs a kernel that was loaded, of so many blocks.
+// kernel_busy has the device be at work for so many milliseconds more, and kernel_settle does what is left to do when its work ends.
+void kernel_busy(unsigned ms);
+void kernel_settle(void);
 CUresult kernel_run(CUfunction function, unsigned blocks, void **arguments);
 
 int contexts_on(int device); // there is one

@@ -26,6 +26,7 @@ struct handle {
 
 struct mapping {
 	char *address; // NULL: not used
+	char *place;   // of the memory in this process, for the driver alone; NULL: it has none
 	size_t bytes, offset;
 	struct handle *handle;
 	struct marks marks;
@@ -53,6 +54,10 @@ CUresult team_import(struct handle *h, int fd);
 void team_drop(struct handle *h);
 // team_wait waits, between enter and leave, until all devices are added, if a value is a multicast object's. Handles may have been released meanwhile.
 CUresult team_wait(CUmemGenericAllocationHandle value, CUresult r);
+
+// place_make maps the memory of a mapping for the driver, and place_drop unmaps it.
+CUresult place_make(struct mapping *m);
+void place_drop(struct mapping *m);
 
 // inside finds the first mapping in a range; NULL where there is none.
 struct mapping *inside(CUdeviceptr pointer, size_t bytes);

@@ -4,6 +4,7 @@
 #include "orders.h"
 #include "virtual.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -11,8 +12,12 @@
 
 typedef CUresult run(unsigned blocks, void **arguments);
 
-static run written, sums;
-static const struct kernel { const char *name; run *run; } kernels[] = {{"cryo_written", written}, {"cryo_sums", sums}};
+static run written, sums, add, later;
+static const struct kernel { const char *name; run *run; } kernels[] = {{"cryo_written", written}, {"cryo_sums", sums}, {"fake_add", add}, {"fake_later", later}};
+
+// What kernels that take their time do when they end. They are few at a time.
+static struct addition { CUdeviceptr at; size_t words; uint64_t value; } additions[64];
+static unsigned additions_count;
 
 // named finds the kernel that a text has.
 static const struct kernel *named(const char *text)
@@ -75,7 +80,8 @@ static CUresult written(unsigned units, void **arguments)
 	if (r == CUDA_SUCCESS && !holds(from, units * UNIT))
 		r = CUDA_ERROR_INVALID_VALUE;
 	for (unsigned i = 0; r == CUDA_SUCCESS && i < units; i++) {
-		const char *unit = (const char *)from + i * UNIT;
+		size_t n = UNIT;
+		const char *unit = virtual_place(from + i * UNIT, &n);
 
 		if (*unit || memcmp(unit, unit + 1, UNIT - 1))
 			flags[i] = 1;
@@ -89,18 +95,21 @@ static CUresult written(unsigned units, void **arguments)
 // sums is NH of RFC 4418, of each part of 32 KiB, in four passes with the key shifted by four words. The order "cryo_sums N error CODE" fails it, and "cryo_sums.wrong" has it leave out the last word.
 static CUresult sums(unsigned units, void **arguments)
 {
-	const uint32_t *words = *(const uint32_t **)arguments[0], *key = *(const uint32_t **)arguments[1];
+	const uint32_t *from = *(const uint32_t **)arguments[0], *key = *(const uint32_t **)arguments[1];
 	uint64_t *out = *(uint64_t **)arguments[2];
 	CUresult r = orders_own("cryo_sums");
 	size_t count = PART / 4;
 
-	if (r == CUDA_SUCCESS && (!holds((CUdeviceptr)words, units * UNIT) || !holds((CUdeviceptr)key, PART + 16 * (PASSES - 1))))
+	if (r == CUDA_SUCCESS && (!holds((CUdeviceptr)from, units * UNIT) || !holds((CUdeviceptr)key, PART + 16 * (PASSES - 1))))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
 	if (orders_own("cryo_sums.wrong") != CUDA_SUCCESS)
 		count -= 2;
-	for (size_t part = 0; part < units * (UNIT / PART); part++, words += PART / 4)
+	for (size_t part = 0; part < units * (UNIT / PART); part++) {
+		size_t n = PART;
+		const uint32_t *words = (const uint32_t *)virtual_place((CUdeviceptr)(from + part * (PART / 4)), &n);
+
 		for (size_t pass = 0; pass < PASSES; pass++, out++) {
 			const uint32_t *k = key + 4 * pass;
 			uint64_t sum = 0;
@@ -109,7 +118,59 @@ static CUresult sums(unsigned units, void **arguments)
 				sum += (uint64_t)(words[i] + k[i]) * (uint32_t)(words[i + 1] + k[i + 1]);
 			*out = sum;
 		}
+	}
 	return CUDA_SUCCESS;
+}
+
+static void perform(const struct addition *a)
+{
+	for (size_t done = 0, n; done < 8 * a->words; done += n) {
+		uint64_t *words;
+
+		n = 8 * a->words - done;
+		words = (uint64_t *)virtual_place(a->at + done, &n);
+		for (size_t i = 0; i < n / 8; i++)
+			words[i] += a->value;
+	}
+}
+
+static struct addition addition(void **arguments) { return (struct addition){*(CUdeviceptr *)arguments[0], *(size_t *)arguments[1], *(uint64_t *)arguments[2]}; }
+
+static CUresult queue(void **arguments, unsigned ms)
+{
+	struct addition a = addition(arguments);
+
+	if (!holds(a.at, 8 * a.words))
+		return CUDA_ERROR_ILLEGAL_ADDRESS;
+	if (additions_count == sizeof(additions) / sizeof(*additions))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	additions[additions_count++] = a;
+	kernel_busy(ms);
+	return CUDA_SUCCESS;
+}
+
+// add adds a value to so many words of 64 bits.
+static CUresult add(unsigned blocks, void **arguments)
+{
+	(void)blocks;
+	return queue(arguments, 0);
+}
+
+// later does the same when so many milliseconds have passed: that is how long the kernel runs.
+static CUresult later(unsigned blocks, void **arguments)
+{
+	(void)blocks;
+	return queue(arguments, *(unsigned *)arguments[3]);
+}
+
+void kernel_settle(void)
+{
+	for (unsigned i = 0; i < additions_count; i++) {
+		if (!holds(additions[i].at, 8 * additions[i].words))
+			abort(); // the program has freed it under the kernel
+		perform(&additions[i]);
+	}
+	additions_count = 0;
 }
 
 CUresult kernel_run(CUfunction function, unsigned blocks, void **arguments)

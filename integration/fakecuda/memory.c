@@ -323,6 +323,14 @@ int memory_holds(CUdeviceptr pointer, size_t bytes)
 	return 0;
 }
 
+int memory_managed(CUdeviceptr pointer, size_t bytes)
+{
+	for (struct allocation *a = allocations; a < end; a++)
+		if (a->address && a->managed && pointer >= (CUdeviceptr)a->address && bytes <= a->asked && pointer - (CUdeviceptr)a->address <= a->asked - bytes)
+			return 1;
+	return 0;
+}
+
 int memory_is_managed(void)
 {
 	for (struct allocation *a = allocations; a < end; a++)

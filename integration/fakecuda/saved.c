@@ -27,7 +27,7 @@ CUresult virtual_save(void)
 	}
 	for (struct mapping *m = mappings; m < mappings + MOST; m++)
 		if (m->address)
-			reserve(m->address, m->bytes, MAP_FIXED);
+			place_drop(m);
 	for (struct handle *h = handles; h < handles + MOST; h++) {
 		if (!h->bytes)
 			continue;
@@ -74,16 +74,15 @@ CUresult virtual_load(void)
 		h->saved = NULL;
 	}
 	for (struct mapping *m = mappings; m < mappings + MOST; m++)
-		if (m->address && mmap(m->address, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, m->handle->fd, 0) == MAP_FAILED)
+		if (m->address && place_make(m) != CUDA_SUCCESS)
 			return CUDA_ERROR_OPERATING_SYSTEM;
 	return CUDA_SUCCESS;
 }
 
 void virtual_forget(void)
 {
-	for (struct reservation *v = reservations; v < reservations + MOST; v++)
-		if (v->address)
-			munmap(v->address, v->bytes);
+	for (struct mapping *m = mappings; m < mappings + MOST; m++)
+		place_drop(m);
 	for (struct handle *h = handles; h < handles + MOST; h++)
 		if (h->bytes && h->fd >= 0)
 			close(h->fd);

@@ -241,19 +241,41 @@ static int reserved(CUdeviceptr pointer, size_t bytes)
 	return 0;
 }
 
+// A host cannot touch memory of a device. So it is nowhere that the program knows, and what the program maps at the same addresses is beside it. Memory of the host is at its addresses. By PROT_EXEC NVML tells
+// memory of others from what the process has on that device.
+CUresult place_make(struct mapping *m)
+{
+	const struct handle *h = m->handle;
+	int apart = h->imported && !h->host && !contexts_on(h->location);
+
+	if (h->team)
+		return CUDA_SUCCESS;
+	m->place = mmap(h->host ? m->address : NULL, m->bytes, PROT_READ | PROT_WRITE | (apart ? PROT_EXEC : 0), MAP_SHARED | (h->host ? MAP_FIXED : 0), h->fd, 0);
+	if (m->place == MAP_FAILED)
+		m->place = NULL;
+	return m->place ? CUDA_SUCCESS : CUDA_ERROR_OPERATING_SYSTEM;
+}
+
+void place_drop(struct mapping *m)
+{
+	if (m->place && m->place == m->address)
+		reserve(m->address, m->bytes, MAP_FIXED);
+	else if (m->place)
+		munmap(m->place, m->bytes);
+	m->place = NULL;
+}
+
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
 	CUresult r = order_of("cuMemMap", handle);
 	struct mapping *m = mappings;
 	struct handle *h;
-	int apart;
 
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = enter();
 	r = team_wait(handle, r);
 	h = handle_of(handle);
-	apart = h && h->imported && !h->host && !h->team && !contexts_on(h->location); // by this mark NVML tells it from what the process has on that device
 	while (m < mappings + MOST && m->address)
 		m++;
 	if (r == CUDA_SUCCESS && (!h || !bytes || bytes % GRANULARITY || offset || bytes > h->bytes || flags || !reserved(pointer, bytes)))
@@ -262,11 +284,12 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
 		r = CUDA_ERROR_ALREADY_MAPPED;
 	if (r == CUDA_SUCCESS && m == mappings + MOST)
 		r = CUDA_ERROR_OUT_OF_MEMORY;
-	if (r == CUDA_SUCCESS && !h->team && mmap((void *)pointer, bytes, PROT_READ | PROT_WRITE | (apart ? PROT_EXEC : 0), MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED)
-		r = CUDA_ERROR_OPERATING_SYSTEM;
 	if (r == CUDA_SUCCESS) {
 		*m = (struct mapping){.address = (char *)pointer, .bytes = bytes, .handle = h, .marks = marks_new()};
-		h->mapped++;
+		r = place_make(m);
+		h->mapped += r == CUDA_SUCCESS;
+		if (r != CUDA_SUCCESS)
+			m->address = NULL;
 	}
 	return leave(r);
 }
@@ -282,7 +305,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 	if (r == CUDA_SUCCESS && !full(pointer, bytes))
 		r = CUDA_ERROR_INVALID_VALUE;
 	while (r == CUDA_SUCCESS && (m = inside(pointer, bytes))) {
-		reserve(m->address, m->bytes, MAP_FIXED);
+		place_drop(m);
 		m->address = NULL;
 		m->handle->mapped--;
 		let_go(m->handle);

@@ -15,6 +15,8 @@ CUresult order_at(const char *call, CUdeviceptr pointer);
 int virtual_holds(CUdeviceptr pointer, size_t bytes, int write);
 // virtual_find gives the mapping that a pointer is in; false where there is none.
 int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *device);
+// virtual_place returns where the driver finds the memory at an address, and how much of it follows there, if that is less.
+char *virtual_place(CUdeviceptr pointer, size_t *bytes);
 // virtual_range is what was reserved about a pointer that something is mapped at.
 void virtual_range(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes);
 int virtual_types(CUdeviceptr pointer); // of handles that what is mapped there was made for
