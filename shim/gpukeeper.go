@@ -32,6 +32,15 @@ func (s *service) gpuEngine(spec *specs.Spec) (engine string, asked bool, err er
 	return engine, asked, err
 }
 
+// wantsManaged reports whether a container's annotation asks for managed memory of the library's.
+func wantsManaged(spec *specs.Spec) (bool, error) {
+	value, asked := spec.Annotations[gpu.ManagedAnnotation]
+	if asked && value != gpu.ManagedEmulated {
+		return false, fmt.Errorf("annotation %s=%q is not %s: %w", gpu.ManagedAnnotation, value, gpu.ManagedEmulated, errdefs.ErrInvalidArgument)
+	}
+	return asked, nil
+}
+
 // sharesProcesses is why a container that does not ask for the engine keeper goes without the library: what opens memory of its processes by legacy IPC must have the library too, and
 // processes of other containers and of the host have none. Such handles are of use only to processes that find each other by their PIDs.
 func sharesProcesses(spec *specs.Spec) string {
@@ -48,6 +57,10 @@ func (s *service) giveLibrary(ctx context.Context, c *container, r *taskAPI.Crea
 	}
 	err := c.bundle.changeSpec(func(spec *specs.Spec) error {
 		engine, asked, err := s.gpuEngine(spec)
+		if err != nil {
+			return err
+		}
+		managed, err := wantsManaged(spec)
 		if err != nil || engine != image.KeeperEngine {
 			return err
 		}
@@ -66,6 +79,9 @@ func (s *service) giveLibrary(ctx context.Context, c *container, r *taskAPI.Crea
 		c.gpus.fallback, err = injectWith(ctx, r, func(rootfs string) string { return found.Inject(spec, rootfs) })
 		if err == nil && c.gpus.fallback == "" {
 			c.gpus.library = &image.GPULibrary{Digest: found.Digest}
+			if managed {
+				spec.Process.Env = append(spec.Process.Env, library.Managed)
+			}
 		}
 		return err
 	})

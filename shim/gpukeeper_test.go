@@ -121,6 +121,38 @@ func TestGiveLibrary(t *testing.T) {
 	}
 }
 
+// TestGiveManaged: managed memory of the library's is for containers that ask for it, and have the library.
+func TestGiveManaged(t *testing.T) {
+	hostLibrary(t)
+	for name, test := range map[string]struct {
+		engine, managed string
+		given, wrong    bool
+	}{
+		"not asked":             {engine: image.KeeperEngine},
+		"asked":                 {engine: image.KeeperEngine, managed: gpu.ManagedEmulated, given: true},
+		"asked, with no engine": {engine: image.DriverEngine, managed: gpu.ManagedEmulated},
+		"another word":          {engine: image.KeeperEngine, managed: "yes", wrong: true},
+		"another, no engine":    {engine: image.DriverEngine, managed: "yes", wrong: true},
+	} {
+		annotations := map[string]string{gpu.EngineAnnotation: test.engine}
+		if test.managed != "" {
+			annotations[gpu.ManagedAnnotation] = test.managed
+		}
+		c := engineBundle(t, annotations)
+		err := (&service{}).giveLibrary(t.Context(), c, &taskAPI.CreateTaskRequest{ID: "c", Bundle: c.bundle.dir})
+		if test.wrong != errors.Is(err, errdefs.ErrInvalidArgument) || !test.wrong && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		spec, err := c.bundle.spec()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if given := slices.Contains(spec.Process.Env, library.Managed); given != test.given {
+			t.Errorf("%s: given is %v", name, given)
+		}
+	}
+}
+
 func TestGiveLibraryAgain(t *testing.T) {
 	here := hostLibrary(t)
 	for name, test := range map[string]struct {

@@ -14,6 +14,12 @@ import (
 // handed to a process that saves them. What it says wins over the configuration.
 const EngineAnnotation = "io.cryo.gpu.engine"
 
+// ManagedAnnotation of a container with the engine keeper has the library make its managed memory (cudaMallocManaged) if its value is [ManagedEmulated]. Without it the driver does, and refuses to save it.
+const (
+	ManagedAnnotation = "io.cryo.gpu.managed"
+	ManagedEmulated   = "emulate"
+)
+
 // openKeeper starts a keeper and tells it its devices, by their UUIDs.
 func openKeeper(ctx context.Context, devices []string) (*device.Keeper, error) {
 	k, err := device.StartKeeper(ctx, device.KeeperOptions{})

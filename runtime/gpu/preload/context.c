@@ -4,6 +4,7 @@
 #include "capture.h"
 #include "hooks.h"
 #include "ipc.h"
+#include "managed.h"
 #include "peers.h"
 #include "range.h"
 #include "thread.h"
@@ -86,6 +87,7 @@ static void free_of(CUcontext context)
 	while (table_take_of(context, &r))
 		range_free(&r);
 	borrow_context_ended(context);
+	managed_context_ended(context);
 }
 
 CUresult hook_cuCtxDestroy_v2(CUcontext context)

@@ -30,11 +30,22 @@ enum {
 	CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
 };
 
-enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_HOST = 2, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_HOST = 2, CU_MEM_LOCATION_TYPE_HOST_NUMA = 3, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
 enum { CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 1 << 1 };
 enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READ = 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
 enum { CU_LIMIT_STACK_SIZE = 0 };
+enum { CU_MEMORYTYPE_DEVICE = 2 };
+enum { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2, CU_MEM_ATTACH_SINGLE = 4 };
+enum {
+	CU_MEM_ADVISE_SET_READ_MOSTLY = 1,
+	CU_MEM_ADVISE_UNSET_READ_MOSTLY,
+	CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+	CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION,
+	CU_MEM_ADVISE_SET_ACCESSED_BY,
+	CU_MEM_ADVISE_UNSET_ACCESSED_BY,
+};
+enum { CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY = 1, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION };
 enum { CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110 };
 
 typedef struct { int type, id; } CUmemLocation;
@@ -49,12 +60,21 @@ typedef struct { unsigned numDevices; size_t size; unsigned long long handleType
 
 enum {
 	CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+	CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+	CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+	CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,
 	CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
 	CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,
+	CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
+	CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
 	CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
 	CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
 	CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+	CU_POINTER_ATTRIBUTE_MAPPED = 13,
 	CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
+	CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE = 15,
+	CU_POINTER_ATTRIBUTE_ACCESS_FLAGS = 16,
+	CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE = 17,
 	CU_POINTER_ATTRIBUTE_MAPPING_SIZE = 18,
 	CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19,
 	CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20,
@@ -134,6 +154,32 @@ enum {
 	X(cuMulticastBindAddr_v2, (CUmemGenericAllocationHandle object, CUdevice device, size_t at, CUdeviceptr pointer, size_t bytes, unsigned long long flags)) \
 	X(cuMulticastUnbind, (CUmemGenericAllocationHandle object, CUdevice device, size_t at, size_t bytes)) \
 	X(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes)) \
+	X(cuMemcpyDtoD_v2_ptds, (CUdeviceptr to, CUdeviceptr from, size_t bytes)) \
+	X(cuMemcpyDtoDAsync_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)) \
+	X(cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)) \
+	X(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes)) \
+	X(cuMemcpyHtoD_v2_ptds, (CUdeviceptr to, const void *from, size_t bytes)) \
+	X(cuMemcpyHtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream)) \
+	X(cuMemcpyHtoDAsync_v2_ptsz, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream)) \
+	X(cuMemcpyDtoH_v2, (void *to, CUdeviceptr from, size_t bytes)) \
+	X(cuMemcpyDtoH_v2_ptds, (void *to, CUdeviceptr from, size_t bytes)) \
+	X(cuMemcpyDtoHAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream)) \
+	X(cuMemcpyDtoHAsync_v2_ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream)) \
+	X(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t bytes)) \
+	X(cuThreadExchangeStreamCaptureMode, (int *mode)) \
+	X(cuMemAllocManaged, (CUdeviceptr *pointer, size_t bytes, unsigned flags)) \
+	X(cuMemAdvise, (CUdeviceptr pointer, size_t bytes, int advice, CUdevice device)) \
+	X(cuMemAdvise_v2, (CUdeviceptr pointer, size_t bytes, int advice, CUmemLocation location)) \
+	X(cuMemPrefetchAsync, (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream)) \
+	X(cuMemPrefetchAsync_ptsz, (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream)) \
+	X(cuMemPrefetchAsync_v2, (CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream)) \
+	X(cuMemPrefetchAsync_v2_ptsz, (CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream)) \
+	X(cuMemRangeGetAttribute, (void *data, size_t size, int attribute, CUdeviceptr pointer, size_t bytes)) \
+	X(cuMemRangeGetAttributes, (void **data, size_t *sizes, int *attributes, size_t count, CUdeviceptr pointer, size_t bytes)) \
+	X(cuStreamAttachMemAsync, (CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags)) \
+	X(cuStreamAttachMemAsync_ptsz, (CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags)) \
+	X(cuStreamQuery, (CUstream stream)) \
+	X(cuStreamQuery_ptsz, (CUstream stream)) \
 	X(cuMemCreate, (CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)) \
 	X(cuMemRelease, (CUmemGenericAllocationHandle handle)) \
 	X(cuMemAddressReserve, (CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags)) \

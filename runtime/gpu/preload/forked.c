@@ -7,6 +7,7 @@
 #include "gate.h"
 #include "ipc.h"
 #include "limits.h"
+#include "managed.h"
 #include "peers.h"
 #include "table.h"
 #include "thread.h"
@@ -21,10 +22,12 @@ static void prepare(void)
 	thread_hold();
 	table_lock();
 	virtual_lock();
+	managed_lock();
 }
 
 static void parent(void)
 {
+	managed_unlock();
 	virtual_unlock();
 	table_unlock();
 	thread_let_go();
@@ -38,6 +41,7 @@ static void child(void)
 	thread_forked();
 	table_forked();
 	virtual_forked();
+	managed_forked();
 	peers_forked();
 	lend_forked();
 	borrow_forked();

@@ -29,6 +29,7 @@ struct seat {
 	int own;   // the library's: never waited for
 	pid_t tid; // 0: free
 	unsigned came; // the turn in which it came to the closed gate; 0: it is not there
+	int starts;    // the call that it is in starts work on a device
 } __attribute__((aligned(64))); // a line of the cache is one thread's
 
 #define ROW 128
@@ -48,7 +49,9 @@ static int closed;
 static unsigned turn = 1; // the futex at which threads wait: each turn lets those that came before pass
 // fenced is for kernels, and seccomp filters, without membarrier: each call then costs a fence.
 static int fenced;
-// gate_guard is true where either is: then gate.S leaves all to gate_enter.
+// before is what calls that start work on a device call first; NULL: nothing.
+static int (*before)(void);
+// gate_guard is true where any of these is: then gate.S leaves all to gate_enter.
 HIDDEN int gate_guard;
 
 extern char gate_stubs[] __attribute__((visibility("hidden")));
@@ -60,6 +63,7 @@ static const char *const names[] = {
 };
 #define NAMED (sizeof(names) / sizeof(*names))
 HIDDEN void *gate_functions[NAMED + GATE_HANDED]; // behind the stubs
+static unsigned char starting[NAMED + GATE_HANDED]; // whether they start work on a device
 
 int64_t now_ns(void)
 {
@@ -140,18 +144,40 @@ static void next_turn(void)
 	syscall(SYS_futex, &turn, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-// gate_enter is called by the stub of that number where it is not as simple as it mostly is. It counts the thread in, and gives the function that it stands for.
-HIDDEN void *gate_enter(unsigned number)
+// seat_enter counts a thread in.
+static struct seat *seat_enter(void)
 {
 	struct seat *s = gate_seat ? gate_seat : seat_take();
-	void *function;
 
+	if (!s->depth)
+		__atomic_store_n(&s->starts, 0, __ATOMIC_RELAXED);
 	count(s, s->depth + 1);
 	if (s->depth == 1 && __builtin_expect(__atomic_load_n(&closed, __ATOMIC_ACQUIRE), 0))
 		stand(s);
+	return s;
+}
+
+static int out_of_memory(void) { return 2; } // CUDA_ERROR_OUT_OF_MEMORY
+
+// gate_enter is called by the stub of that number where it is not as simple as it mostly is. It counts the thread in, and gives the function that it stands for.
+HIDDEN void *gate_enter(unsigned number)
+{
+	struct seat *s = seat_enter();
+	int (*first)(void);
+	void *function;
+
+	first = __atomic_load_n(&before, __ATOMIC_ACQUIRE);
+	if (first && s->depth == 1 && starting[number] && first())
+		return out_of_memory;
 	function = __atomic_load_n(&gate_functions[number], __ATOMIC_ACQUIRE);
 	return function ? function : resolve(number);
 }
+
+void gate_in(void) { seat_enter(); }
+
+void gate_out(void) { count(gate_seat, gate_seat->depth - 1); }
+
+void gate_starts(void) { __atomic_store_n(&gate_seat->starts, 1, __ATOMIC_SEQ_CST); }
 
 static int missing(void) { return 500; } // CUDA_ERROR_NOT_FOUND
 
@@ -169,7 +195,19 @@ static void *resolve(unsigned number)
 // handed finds a stub by its function. The next free one is at handing.
 static pthread_mutex_t handing = PTHREAD_MUTEX_INITIALIZER;
 
-void *gate_for(void *function)
+// starts is true for the name of a function that starts work on a device which may touch any memory. Those that copy between the host and given addresses are not among them (managed_calls.c).
+static int starts(const char *name)
+{
+	static const char *const kinds[] = {"cuLaunchKernel", "cuLaunchCooperative", "cuLaunchGrid", "cuGraphLaunch", "cuStreamBatchMemOp", "cuStreamWriteValue", "cuStreamWaitValue", "cuMemcpy2D", "cuMemcpy3D",
+		"cuMemcpyBatch", "cuMemcpyPeer", "cuMemcpyWithAttributes", "cuMemcpyAsync", "cuMemcpy_", "cuMemcpyAto", "cuMemcpyHtoA", "cuMemcpyDtoA", "cuMemcpyDtoD", "cuMemsetD"};
+
+	for (size_t i = 0; i < sizeof(kinds) / sizeof(*kinds); i++)
+		if (!strncmp(name, kinds[i], strlen(kinds[i])))
+			return 1;
+	return !strcmp(name, "cuLaunch") || !strcmp(name, "cuMemcpy");
+}
+
+void *gate_for(void *function, const char *name)
 {
 	static unsigned short places[4 * GATE_HANDED]; // numbers of stubs after NAMED, from 1, by the function's hash
 	static unsigned used;
@@ -181,6 +219,7 @@ void *gate_for(void *function)
 		at = (at + 1) % (4 * GATE_HANDED);
 	if (!places[at] && used < GATE_HANDED) {
 		__atomic_store_n(&gate_functions[NAMED + used], function, __ATOMIC_RELEASE);
+		starting[NAMED + used] = starts(name);
 		places[at] = ++used;
 	}
 	if (places[at])
@@ -265,9 +304,43 @@ int gate_close(int64_t deadline, int stay)
 	return 1;
 }
 
+static int guarded(void) { return fenced || before; }
+
+void gate_watch(int (*first)(void))
+{
+	for (size_t i = 0; i < NAMED; i++)
+		starting[i] = starts(names[i]);
+	__atomic_store_n(&before, first, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&gate_guard, 1, __ATOMIC_SEQ_CST);
+}
+
+// starts_still is true while a call of another thread is in progress that starts work.
+static int starts_still(pid_t but)
+{
+	int found = 0;
+
+	pthread_mutex_lock(&seating);
+	for (struct row *r = &first; r && !found; r = r->next)
+		for (struct seat *s = r->seats; s < r->seats + ROW && !found; s++)
+			found = s->tid && s->tid != but && !s->own && __atomic_load_n(&s->starts, __ATOMIC_SEQ_CST) && __atomic_load_n(&s->depth, __ATOMIC_ACQUIRE) && !gate_gone(s->tid);
+	pthread_mutex_unlock(&seating);
+	return found;
+}
+
+void gate_started(pid_t but)
+{
+	struct timespec pause = {0, 5000};
+
+	while (starts_still(but)) {
+		nanosleep(&pause, NULL);
+		if (pause.tv_nsec < 1000000)
+			pause.tv_nsec *= 2;
+	}
+}
+
 void gate_open(void)
 {
-	__atomic_store_n(&gate_guard, fenced, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&gate_guard, guarded(), __ATOMIC_SEQ_CST);
 	__atomic_store_n(&closed, 0, __ATOMIC_SEQ_CST);
 	next_turn();
 }
@@ -308,6 +381,7 @@ void gate_forked(void)
 	pthread_mutex_init(&seating, NULL);
 	pthread_mutex_init(&handing, NULL);
 	closed = 0;
+	before = NULL;
 	gate_guard = fenced;
 	for (struct row *r = &first; r; r = r->next)
 		for (struct seat *s = r->seats; s < r->seats + ROW; s++)

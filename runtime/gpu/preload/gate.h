@@ -10,8 +10,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-// gate_for gives the stub for a function, the same one each time; NULL where there is none left.
-void *gate_for(void *function);
+// gate_for gives the stub for a function of that name, the same one each time; NULL where there is none left.
+void *gate_for(void *function, const char *name);
 // gate_ready is called once, long before gate_close.
 void gate_ready(void);
 // gate_close makes new calls wait, and waits for those in progress until the deadline (CLOCK_MONOTONIC, ns). It is false where one was
@@ -27,6 +27,17 @@ void gate_own(void);
 void gate_forked(void);
 // gate_gone is true for a thread of the process that has ended.
 int gate_gone(pid_t thread);
+
+
+// gate_watch has each call that starts work on a device, which may touch any memory of the program, call a function first from now on. If that returns other than 0, the call returns it, and starts
+// nothing.
+void gate_watch(int (*before)(void));
+// gate_starts is for a call of the program that starts work: it does so until it returns. gate_started waits for the calls of other threads that do, but not for those of the thread with a number.
+void gate_starts(void);
+void gate_started(pid_t but);
+// gate_in and gate_out are around what a thread does as if it were a call: it waits where the gate is closed.
+void gate_in(void);
+void gate_out(void);
 
 int64_t now_ns(void);
 #endif

@@ -9,6 +9,7 @@
 #include "host.h"
 #include "limits.h"
 #include "listed.h"
+#include "managed.h"
 #include "multicast.h"
 #include "own.h"
 #include "peers.h"
@@ -37,9 +38,9 @@ int hand_state(void) { return state; }
 
 int hand_lends(void) { return state == WHOLE || (state == CLOSED && !given && !parted); }
 
-size_t hand_pieces(void) { return state == WHOLE ? table_pieces() + virtual_pieces() : listed_pieces(); }
+size_t hand_pieces(void) { return state == WHOLE ? table_pieces() + virtual_pieces() + managed_pieces() : listed_pieces(); }
 
-size_t hand_foreign(void) { return table_foreign() + virtual_foreign(); }
+size_t hand_foreign(void) { return table_foreign() + virtual_foreign() + managed_foreign(); }
 
 static size_t files(void)
 {
@@ -53,7 +54,7 @@ const char *hand_reason(void)
 	if (unable_reason())
 		return unable_reason();
 	// Where there is no room on a device when its memory comes back, the descriptors are kept.
-	if (files() < table_pieces() + FILES)
+	if (files() < table_pieces() + managed_pieces() + FILES)
 		return "its hard limit of open files (ulimit -Hn) is below the number of pieces of its GPU memory and 256";
 	return NULL;
 }

@@ -6,14 +6,18 @@
 #include "gate.h"
 #include "elf.h"
 #include "hooks.h"
+#include "managed.h"
 
 #include <string.h>
 
 // hooks are the functions that the library has a version of. since is the version of CUDA from which cuGetProcAddress means this one by
 // the plain name; 0: always. Those of a thread's own default stream are meant only where that is asked for.
-static const struct hook { const char *name, *plain; int since, own_stream; void *function, **real; } hooks[] = {
-#define HOOK(name, plain, since) {#name, #plain, since, 0, (void *)hook_##name, (void **)&driver.name}
-#define HOOK_OWN(name, plain, since) {#name, #plain, since, 1, (void *)hook_##name, (void **)&driver.name}
+static const struct hook { const char *name, *plain; int since, own_stream, managed; void *function, **real; } hooks[] = {
+#define HOOK(name, plain, since) {#name, #plain, since, 0, 0, (void *)hook_##name, (void **)&driver.name}
+#define HOOK_OWN(name, plain, since) {#name, #plain, since, 1, 0, (void *)hook_##name, (void **)&driver.name}
+// These are for programs that ask for managed memory of the library's.
+#define MANAGED(name, plain, since) {#name, #plain, since, 0, 1, (void *)hook_##name, (void **)&driver.name}
+#define MANAGED_OWN(name, plain, since) {#name, #plain, since, 1, 1, (void *)hook_##name, (void **)&driver.name}
 	HOOK(cuInit, cuInit, 0),
 	HOOK(cuGetProcAddress, cuGetProcAddress, 0),
 	HOOK(cuGetProcAddress_v2, cuGetProcAddress, 12000),
@@ -78,12 +82,33 @@ static const struct hook { const char *name, *plain; int since, own_stream; void
 	HOOK(cuMulticastBindAddr, cuMulticastBindAddr, 0),
 	HOOK(cuMulticastBindAddr_v2, cuMulticastBindAddr, 13010),
 	HOOK(cuMulticastUnbind, cuMulticastUnbind, 0),
+	MANAGED(cuMemAllocManaged, cuMemAllocManaged, 0),
+	MANAGED(cuMemAdvise, cuMemAdvise, 0),
+	MANAGED(cuMemAdvise_v2, cuMemAdvise, 13000),
+	MANAGED(cuMemPrefetchAsync, cuMemPrefetchAsync, 0),
+	MANAGED_OWN(cuMemPrefetchAsync_ptsz, cuMemPrefetchAsync, 0),
+	MANAGED(cuMemPrefetchAsync_v2, cuMemPrefetchAsync, 13000),
+	MANAGED_OWN(cuMemPrefetchAsync_v2_ptsz, cuMemPrefetchAsync, 13000),
+	MANAGED(cuMemRangeGetAttribute, cuMemRangeGetAttribute, 0),
+	MANAGED(cuMemRangeGetAttributes, cuMemRangeGetAttributes, 0),
+	MANAGED(cuStreamAttachMemAsync, cuStreamAttachMemAsync, 0),
+	MANAGED_OWN(cuStreamAttachMemAsync_ptsz, cuStreamAttachMemAsync, 0),
+	MANAGED(cuMemcpyHtoD_v2, cuMemcpyHtoD, 3020),
+	MANAGED_OWN(cuMemcpyHtoD_v2_ptds, cuMemcpyHtoD, 7000),
+	MANAGED(cuMemcpyHtoDAsync_v2, cuMemcpyHtoDAsync, 3020),
+	MANAGED_OWN(cuMemcpyHtoDAsync_v2_ptsz, cuMemcpyHtoDAsync, 7000),
+	MANAGED(cuMemcpyDtoH_v2, cuMemcpyDtoH, 3020),
+	MANAGED_OWN(cuMemcpyDtoH_v2_ptds, cuMemcpyDtoH, 7000),
+	MANAGED(cuMemcpyDtoHAsync_v2, cuMemcpyDtoHAsync, 3020),
+	MANAGED_OWN(cuMemcpyDtoHAsync_v2_ptsz, cuMemcpyDtoHAsync, 7000),
 };
+
+static int offered(const struct hook *h) { return !h->managed || managed_asked(); }
 
 static void *by_name(const char *name)
 {
 	for (size_t i = 0; i < sizeof(hooks) / sizeof(*hooks); i++)
-		if (!strcmp(hooks[i].name, name))
+		if (!strcmp(hooks[i].name, name) && offered(&hooks[i]))
 			return hooks[i].function;
 	return NULL;
 }
@@ -95,20 +120,20 @@ static void *by_driver(const char *name, void *real, int version, uint64_t flags
 	void *found = NULL;
 
 	for (size_t i = 0; i < sizeof(hooks) / sizeof(*hooks); i++)
-		if (*hooks[i].real == real)
+		if (*hooks[i].real == real && offered(&hooks[i]))
 			return hooks[i].function;
 	if (!strcmp(name, "cuCtxCreate"))
 		return hook_create(real);
 	for (size_t i = 0; i < sizeof(hooks) / sizeof(*hooks); i++)
-		if (!strcmp(hooks[i].plain, name) && version >= hooks[i].since && (!hooks[i].own_stream || flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM))
+		if (offered(&hooks[i]) && !strcmp(hooks[i].plain, name) && version >= hooks[i].since && (!hooks[i].own_stream || flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM))
 			found = hooks[i].function;
 	return found;
 }
 
 // behind gives the stub for a function of the driver. Where there are no more, its work cannot be kept out of the device's memory.
-static void *behind(void *function)
+static void *behind(void *function, const char *name)
 {
-	void *stub = gate_for(function);
+	void *stub = gate_for(function, name);
 
 	if (stub)
 		return stub;
@@ -192,7 +217,7 @@ __attribute__((visibility("hidden"))) void *interpose_dlsym(void *handle, const 
 	if (!i.address)
 		return NULL;
 	own = i.driver && driver_find() ? by_name(name) : NULL;
-	return behind(own ? own : i.address);
+	return behind(own ? own : i.address, name);
 }
 
 CUresult hook_cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
@@ -203,7 +228,7 @@ CUresult hook_cuGetProcAddress(const char *name, void **function, int version, u
 	if (r != CUDA_SUCCESS || !function || !*function)
 		return r;
 	own = by_driver(name, *function, version, flags);
-	*function = behind(own ? own : *function);
+	*function = behind(own ? own : *function, name);
 	return r;
 }
 
@@ -215,6 +240,6 @@ CUresult hook_cuGetProcAddress_v2(const char *name, void **function, int version
 	if (r != CUDA_SUCCESS || !function || !*function)
 		return r;
 	own = by_driver(name, *function, version, flags);
-	*function = behind(own ? own : *function);
+	*function = behind(own ? own : *function, name);
 	return r;
 }

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "listed.h"
 #include "hand.h"
+#include "managed.h"
 #include "range.h"
 #include "virtual.h"
 
@@ -30,9 +31,17 @@ static void sort(struct range **all, size_t count)
 		}
 }
 
+static int append(struct range *r, void *with)
+{
+	size_t *n = with;
+
+	listed[(*n)++] = r;
+	return 0;
+}
+
 CUresult listed_make(size_t files)
 {
-	size_t pieces = table_pieces() + FILES, ranges = virtual_choose(files > pieces ? files - pieces : 0), n = 0;
+	size_t pieces = table_pieces() + managed_pieces() + FILES, ranges = virtual_choose(files > pieces ? files - pieces : 0) + managed_pieces(), n = 0;
 	struct memory *m;
 
 	if (listed)
@@ -48,6 +57,7 @@ CUresult listed_make(size_t files)
 	for (size_t i = 0; (m = virtual_at(i)); i++)
 		if (m->chosen)
 			listed[n++] = &m->range;
+	managed_each(append, &n);
 	sort(listed, n);
 	listed_count = n;
 	return CUDA_SUCCESS;

@@ -4,6 +4,7 @@
 #include "capture.h"
 #include "hooks.h"
 #include "ipc.h"
+#include "managed.h"
 #include "memory.h"
 #include "range.h"
 #include "thread.h"
@@ -79,6 +80,8 @@ CUresult hook_cuMemFree_v2(CUdeviceptr pointer)
 	struct range r;
 	CUresult result;
 
+	if (managed_free(pointer, &result))
+		return result;
 	if (!table_find(pointer, &r) || r.address != pointer)
 		return driver.cuMemFree_v2(pointer);
 	if (capture_wait_begin()) {
@@ -132,7 +135,7 @@ static int find(CUdeviceptr pointer, struct range *r)
 	return (table_find(pointer, r) || (borrow_covers(pointer, 1) && borrow_find(pointer, r))) && pointer - r->address < r->asked;
 }
 
-int memory_covers(CUdeviceptr pointer, size_t bytes) { return table_covers(pointer, bytes) || borrow_covers(pointer, bytes); }
+int memory_covers(CUdeviceptr pointer, size_t bytes) { return table_covers(pointer, bytes) || borrow_covers(pointer, bytes) || managed_covers(pointer, bytes); }
 
 // NOWHERE is an address with nothing of CUDA's.
 #define NOWHERE ((CUdeviceptr)1)
@@ -147,9 +150,12 @@ static CUdeviceptr known(CUdeviceptr pointer)
 
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer)
 {
+	struct allocation a;
 	struct range r;
 
-	if (!find(pointer, &r) && !virtual_find(pointer, &r))
+	if (managed_find(pointer, &a))
+		r = (struct range){.address = a.address, .asked = a.bytes};
+	else if (!find(pointer, &r) && !virtual_find(pointer, &r))
 		return driver.cuMemGetAddressRange_v2(base, bytes, known(pointer));
 	if (base)
 		*base = r.address;
@@ -186,8 +192,12 @@ static void correct(void *data, int attribute, const struct range *r)
 
 CUresult hook_cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
 {
-	CUresult result = driver.cuPointerGetAttribute(data, attribute, known(pointer));
 	struct range r;
+	CUresult result;
+
+	if (managed_attribute(data, attribute, pointer, &result))
+		return result;
+	result = driver.cuPointerGetAttribute(data, attribute, known(pointer));
 
 	if (result == CUDA_SUCCESS && (find(pointer, &r) || virtual_find(pointer, &r)))
 		correct(data, attribute, &r);
@@ -196,8 +206,16 @@ CUresult hook_cuPointerGetAttribute(void *data, int attribute, CUdeviceptr point
 
 CUresult hook_cuPointerGetAttributes(unsigned count, int *attributes, void **data, CUdeviceptr pointer)
 {
-	CUresult result = driver.cuPointerGetAttributes(count, attributes, data, known(pointer));
+	CUresult result = CUDA_SUCCESS;
+	struct allocation a;
 	struct range r;
+
+	if (managed_find(pointer, &a)) {
+		for (unsigned i = 0; result == CUDA_SUCCESS && i < count; i++)
+			managed_attribute(data[i], attributes[i], pointer, &result);
+		return result;
+	}
+	result = driver.cuPointerGetAttributes(count, attributes, data, known(pointer));
 
 	if (result == CUDA_SUCCESS && (find(pointer, &r) || virtual_find(pointer, &r)))
 		for (unsigned i = 0; i < count; i++)

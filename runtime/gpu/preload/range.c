@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "range.h"
+#include "managed.h"
 #include "precopy.h"
 #include "shared.h"
 #include "virtual.h"
@@ -324,6 +325,8 @@ static int mistaken(const struct range *r, void *with)
 	return driver.cuDeviceGetUuid(&now, r->device) == CUDA_SUCCESS && memcmp(&now, &first[r->device], sizeof(now)) && mistakes(r->device, &r->pieces[0]);
 }
 
+static int mistaken_unit(struct range *r, void *with) { return mistaken(r, with); }
+
 int range_mistaken(void)
 {
 	uint64_t looked = 0;
@@ -333,7 +336,7 @@ int range_mistaken(void)
 	for (size_t i = 0; !found && table_at(i); i++)
 		found = mistaken(table_at(i), &looked);
 	table_unlock();
-	return found || virtual_each(mistaken, &looked);
+	return found || virtual_each(mistaken, &looked) || managed_each(mistaken_unit, &looked);
 }
 
 uint64_t range_accessors(CUdevice device) { return accessors[device] | UINT64_C(1) << device; }

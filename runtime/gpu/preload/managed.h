@@ -1,0 +1,95 @@
+// Managed memory (cuMemAllocManaged) of the library's, for containers that ask for it: the driver cannot save a process that has any of its own. The device has memory by cuMemCreate at addresses of
+// the library's own, and the host has pages at the same addresses. Chunks go to the device ahead of each call that starts work there, and to the host when the host touches them. It was tried
+// with the fake driver only.
+#ifndef CRYO_GPU_MANAGED_H
+#define CRYO_GPU_MANAGED_H
+
+#include "table.h"
+
+#include <sys/types.h>
+
+// MANAGED_VARIABLE of the environment is 1 where the container asks for it.
+#define MANAGED_VARIABLE "CRYO_GPU_MANAGED"
+
+// CHUNK_BYTES is what has one state, and goes from side to side, bytes.
+#define CHUNK_BYTES GRANULARITY
+
+// The states of a chunk. The host may read and write what is HOST, read what is BOTH, and touch nothing else. UNTOUCHED is zero, and has no memory on either side.
+enum side { UNTOUCHED, HOST, BOTH, DEVICE };
+
+// A location of advice and prefetches: a device, or one of these.
+enum { CPU = -1, NOWHERE_ADVISED = -2 };
+struct chunk { unsigned char side, read_mostly; short preferred, prefetched; uint64_t accessed; }; // accessed: devices by bits, the last bit is the CPU
+
+// unit is memory of the device for some chunks side by side. A unit without has no pieces in its range.
+struct unit { struct range range; struct piece piece; };
+
+// span is reserved addresses with one large allocation, or with small ones.
+struct span {
+	CUdeviceptr address;
+	size_t bytes, asked; // asked is 0 where it is for small allocations
+	CUcontext context;   // that it was made in, and ends with
+	CUdevice device;
+	uint64_t id;
+	size_t unit;         // bytes of each unit, but for the last one
+	size_t away;         // chunks that are not DEVICE
+	struct chunk *chunks;
+	struct unit *units;
+	struct slab *slabs;  // of small allocations, one a chunk; NULL: it has a large one
+};
+
+// allocation is one of the program's.
+struct allocation { CUdeviceptr address; size_t bytes; uint64_t id; struct span *span; };
+
+int managed_asked(void);
+
+// managed_lock holds for all of this, and for the sides of chunks.
+void managed_lock(void);
+void managed_unlock(void);
+// managed_span returns the span that an address is in, or NULL, and managed_span_at the one at a place in ascending order, or NULL past the last. They are for whom has the lock.
+struct span *managed_span(CUdeviceptr pointer);
+struct span *managed_span_at(size_t place);
+// managed_find copies the allocation that a pointer is in; false where there is none.
+int managed_find(CUdeviceptr pointer, struct allocation *a);
+// managed_covers is true where any of these bytes is in a span. managed_near is the same without a lock, and may be true where it is not.
+int managed_covers(CUdeviceptr pointer, size_t bytes);
+int managed_near(CUdeviceptr pointer, size_t bytes);
+// managed_used is true for a chunk that an allocation is, or was, in.
+int managed_used(const struct span *s, size_t chunk);
+// managed_alloc makes memory in the current context. managed_free frees what begins at an address; false where nothing does.
+CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes);
+int managed_free(CUdeviceptr pointer, CUresult *result);
+void managed_context_ended(CUcontext context);
+// managed_attribute answers what is asked about a pointer (cuPointerGetAttribute); false where it is in no allocation.
+int managed_attribute(void *data, int attribute, CUdeviceptr pointer, CUresult *result);
+
+// The states (managed_move.c). The caller has the lock. managed_to_device has chunks of a span be valid on the device; those that the device may write are the host's no more. managed_to_host has one be valid
+// on the host; managed_idle comes ahead of that, and waits until nothing is at work that may use managed memory. The thread with that number is in a call that is not waited for.
+CUresult managed_to_device(struct span *s, size_t from, size_t to, int writes);
+CUresult managed_idle(pid_t but);
+CUresult managed_to_host(struct span *s, size_t chunk, int writes);
+// managed_end frees the memory of a span on both sides.
+CUresult managed_end(struct span *s);
+// managed_units returns how many units a span has, and managed_unit how large they are.
+size_t managed_units(const struct span *s);
+size_t managed_unit(int small);
+// managed_unuse forgets a context that has ended.
+void managed_unuse(CUcontext context);
+// managed_start has all be on the device for a call that starts work. It takes the lock, and returns other than 0 after an error.
+int managed_start(void);
+// managed_use has addresses be valid on the device for a call that reads or writes them there until it returns.
+CUresult managed_use(CUdeviceptr pointer, size_t bytes, int writes);
+
+// managed_catch begins to catch the host's faults; false where it cannot (managed_fault.c). managed_bring has addresses be valid on the host, and waits where the gate is closed.
+int managed_catch(void);
+int managed_bring(uintptr_t pointer, size_t bytes, int writes);
+
+// managed_each calls f with the range of each unit that has memory until one is not 0, and returns that. managed_pieces counts these, and managed_foreign those that are there and not the process's own.
+int managed_each(int (*f)(struct range *r, void *with), void *with);
+size_t managed_pieces(void);
+size_t managed_foreign(void);
+// managed_forked is for the child of a fork, called with managed_lock.
+void managed_forked(void);
+void managed_fault_forked(void);
+
+#endif

@@ -1,0 +1,246 @@
+// The calls about managed memory.
+#define _GNU_SOURCE
+#include "hooks.h"
+#include "managed.h"
+#include "memory.h"
+#include "range.h"
+#include "thread.h"
+
+#include <string.h>
+
+// ours is true where the library makes managed memory in place of the driver: not where a process sees several GPUs, between which it would have to move.
+static int ours(void)
+{
+	int devices = 0;
+
+	return thread_runs() && driver.cuDeviceGetCount(&devices) == CUDA_SUCCESS && devices == 1;
+}
+
+CUresult hook_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
+{
+	if (!ours())
+		return driver.cuMemAllocManaged(pointer, bytes, flags);
+	if (!pointer || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
+		return CUDA_ERROR_INVALID_VALUE;
+	return managed_alloc(pointer, bytes);
+}
+
+// Copies between the host and a device, where what is the host's may be managed memory: that goes to the device first, as with the driver, and is copied there. use has the addresses of both be valid on the device.
+static CUresult use(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	if (managed_near(from, bytes))
+		r = managed_use(from, bytes, 0);
+	if (r == CUDA_SUCCESS && managed_near(to, bytes))
+		r = managed_use(to, bytes, 1);
+	return r;
+}
+
+#define AT(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
+#define COPY(name, host, within, arguments, call, call_within) \
+	CUresult hook_##name arguments \
+	{ \
+		CUresult r = use(AT(to), AT(from), bytes); \
+ \
+		if (r != CUDA_SUCCESS) \
+			return r; \
+		return managed_covers(AT(host), bytes) ? driver.within call_within : driver.name call; \
+	}
+COPY(cuMemcpyHtoD_v2, from, cuMemcpyDtoD_v2, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes), (to, AT(from), bytes))
+COPY(cuMemcpyHtoD_v2_ptds, from, cuMemcpyDtoD_v2_ptds, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes), (to, AT(from), bytes))
+COPY(cuMemcpyHtoDAsync_v2, from, cuMemcpyDtoDAsync_v2, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream), (to, from, bytes, stream), (to, AT(from), bytes, stream))
+COPY(cuMemcpyHtoDAsync_v2_ptsz, from, cuMemcpyDtoDAsync_v2_ptsz, (CUdeviceptr to, const void *from, size_t bytes, CUstream stream), (to, from, bytes, stream), (to, AT(from), bytes, stream))
+COPY(cuMemcpyDtoH_v2, to, cuMemcpyDtoD_v2, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), (AT(to), from, bytes))
+COPY(cuMemcpyDtoH_v2_ptds, to, cuMemcpyDtoD_v2_ptds, (void *to, CUdeviceptr from, size_t bytes), (to, from, bytes), (AT(to), from, bytes))
+COPY(cuMemcpyDtoHAsync_v2, to, cuMemcpyDtoDAsync_v2, (void *to, CUdeviceptr from, size_t bytes, CUstream stream), (to, from, bytes, stream), (AT(to), from, bytes, stream))
+COPY(cuMemcpyDtoHAsync_v2_ptsz, to, cuMemcpyDtoDAsync_v2_ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream), (to, from, bytes, stream), (AT(to), from, bytes, stream))
+
+// LAST is the bit of a chunk's accessed that is the CPU's.
+#define LAST 63
+
+// place returns a location as a device or CPU; NOWHERE_ADVISED where there is no such one.
+static int place(CUmemLocation l)
+{
+	switch (l.type) {
+	case CU_MEM_LOCATION_TYPE_DEVICE: return l.id == 0 ? l.id : NOWHERE_ADVISED; // the process sees one
+	case CU_MEM_LOCATION_TYPE_HOST:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+	case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return CPU;
+	}
+	return NOWHERE_ADVISED;
+}
+
+static CUmemLocation location(CUdevice device)
+{
+	return device == CPU ? (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0} : (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
+}
+
+// within finds the chunks of a range of an allocation; false where it is not in one. It leaves the lock with the caller.
+static int within(CUdeviceptr pointer, size_t bytes, struct span **s, size_t *from, size_t *to)
+{
+	struct allocation a;
+
+	if (!bytes || !managed_find(pointer, &a) || bytes > a.bytes - (pointer - a.address))
+		return 0;
+	managed_lock();
+	*s = managed_span(pointer);
+	if (!*s) {
+		managed_unlock();
+		return 0;
+	}
+	*from = (pointer - (*s)->address) / CHUNK_BYTES;
+	*to = (pointer + bytes - 1 - (*s)->address) / CHUNK_BYTES + 1;
+	return 1;
+}
+
+static void note(struct chunk *c, int advice, int where)
+{
+	uint64_t bit = UINT64_C(1) << (where == CPU ? LAST : where);
+
+	switch (advice) {
+	case CU_MEM_ADVISE_SET_READ_MOSTLY:
+	case CU_MEM_ADVISE_UNSET_READ_MOSTLY: c->read_mostly = advice == CU_MEM_ADVISE_SET_READ_MOSTLY; break;
+	case CU_MEM_ADVISE_SET_PREFERRED_LOCATION: c->preferred = where; break;
+	case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION: c->preferred = NOWHERE_ADVISED; break;
+	case CU_MEM_ADVISE_SET_ACCESSED_BY: c->accessed |= bit; break;
+	case CU_MEM_ADVISE_UNSET_ACCESSED_BY: c->accessed &= ~bit; break;
+	}
+}
+
+// Advice is kept, and changes nothing else: any kernel may touch any chunk.
+CUresult hook_cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice, CUmemLocation l)
+{
+	int needs = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
+	size_t from, to;
+	struct span *s;
+
+	if (!managed_near(pointer, bytes))
+		return driver.cuMemAdvise_v2(pointer, bytes, advice, l);
+	if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (needs && place(l) == NOWHERE_ADVISED)
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (!within(pointer, bytes, &s, &from, &to))
+		return CUDA_ERROR_INVALID_VALUE;
+	for (; from < to; from++)
+		note(&s->chunks[from], advice, needs ? place(l) : 0);
+	managed_unlock();
+	return CUDA_SUCCESS;
+}
+
+CUresult hook_cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevice device)
+{
+	return managed_near(pointer, bytes) ? hook_cuMemAdvise_v2(pointer, bytes, advice, location(device)) : driver.cuMemAdvise(pointer, bytes, advice, device);
+}
+
+// prefetch has a range be on the device at once. To the host it moves what is idle: a caller that had to wait for a stream would wait for what it may have to do itself.
+static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUmemLocation l, CUstream stream, CUresult (*query)(CUstream))
+{
+	int where = place(l), idle;
+	CUresult r = CUDA_SUCCESS;
+	size_t from, to;
+	struct span *s;
+
+	if (where == NOWHERE_ADVISED)
+		return CUDA_ERROR_INVALID_DEVICE;
+	idle = where == CPU && query(stream) == CUDA_SUCCESS;
+	if (!within(pointer, bytes, &s, &from, &to))
+		return CUDA_ERROR_INVALID_VALUE;
+	if (where != CPU)
+		r = managed_to_device(s, from, to, 0);
+	else if (idle)
+		r = managed_idle(0);
+	for (; r == CUDA_SUCCESS && from < to; from++) {
+		if (idle)
+			r = managed_to_host(s, from, 0);
+		s->chunks[from].prefetched = where;
+	}
+	managed_unlock();
+	return r;
+}
+
+#define PREFETCH(name, query, location, arguments, call) CUresult hook_##name arguments { return managed_near(pointer, bytes) ? prefetch(pointer, bytes, location, stream, driver.query) : driver.name call; }
+PREFETCH(cuMemPrefetchAsync, cuStreamQuery, location(device), (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream), (pointer, bytes, device, stream))
+PREFETCH(cuMemPrefetchAsync_ptsz, cuStreamQuery_ptsz, location(device), (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream), (pointer, bytes, device, stream))
+PREFETCH(cuMemPrefetchAsync_v2, cuStreamQuery, l, (CUdeviceptr pointer, size_t bytes, CUmemLocation l, unsigned flags, CUstream stream), (pointer, bytes, l, flags, stream))
+PREFETCH(cuMemPrefetchAsync_v2_ptsz, cuStreamQuery_ptsz, l, (CUdeviceptr pointer, size_t bytes, CUmemLocation l, unsigned flags, CUstream stream), (pointer, bytes, l, flags, stream))
+
+// attach has no effect: devices that access managed memory at the same time as the host access what is attached to the host, or to one stream, too.
+static CUresult attach(CUdeviceptr pointer, size_t bytes, unsigned flags)
+{
+	struct allocation a;
+
+	if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE)
+		return CUDA_ERROR_INVALID_VALUE;
+	return managed_find(pointer, &a) && a.address == pointer && (!bytes || bytes == a.bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult hook_cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags)
+{
+	return managed_near(pointer, 1) ? attach(pointer, bytes, flags) : driver.cuStreamAttachMemAsync(stream, pointer, bytes, flags);
+}
+
+CUresult hook_cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags)
+{
+	return managed_near(pointer, 1) ? attach(pointer, bytes, flags) : driver.cuStreamAttachMemAsync_ptsz(stream, pointer, bytes, flags);
+}
+
+// answer answers with what all chunks have in common.
+static CUresult answer(int *data, size_t size, int attribute, const struct chunk *chunks, size_t count)
+{
+	int read_mostly = 1, preferred = chunks->preferred, prefetched = chunks->prefetched;
+	uint64_t accessed = ~UINT64_C(0);
+	size_t n = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		read_mostly &= chunks[i].read_mostly;
+		accessed &= chunks[i].accessed;
+		if (chunks[i].preferred != preferred)
+			preferred = NOWHERE_ADVISED;
+		if (chunks[i].prefetched != prefetched)
+			prefetched = NOWHERE_ADVISED;
+	}
+	if (!data || size < sizeof(int) || size % sizeof(int) || (attribute != CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY && size != sizeof(int)))
+		return CUDA_ERROR_INVALID_VALUE;
+	switch (attribute) {
+	case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: *data = read_mostly; break;
+	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION: *data = preferred; break;
+	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION: *data = prefetched; break;
+	case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
+		for (int bit = 0; bit <= LAST && n < size / sizeof(int); bit++)
+			if (accessed >> bit & 1)
+				data[n++] = bit == LAST ? CPU : bit;
+		while (n < size / sizeof(int))
+			data[n++] = NOWHERE_ADVISED;
+		break;
+	default: return CUDA_ERROR_INVALID_VALUE;
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult hook_cuMemRangeGetAttribute(void *data, size_t size, int attribute, CUdeviceptr pointer, size_t bytes)
+{
+	size_t from, to;
+	struct span *s;
+	CUresult r;
+
+	if (!managed_near(pointer, bytes))
+		return driver.cuMemRangeGetAttribute(data, size, attribute, pointer, bytes);
+	if (!within(pointer, bytes, &s, &from, &to))
+		return CUDA_ERROR_INVALID_VALUE;
+	r = answer(data, size, attribute, &s->chunks[from], to - from);
+	managed_unlock();
+	return r;
+}
+
+CUresult hook_cuMemRangeGetAttributes(void **data, size_t *sizes, int *attributes, size_t count, CUdeviceptr pointer, size_t bytes)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	if (!managed_near(pointer, bytes))
+		return driver.cuMemRangeGetAttributes(data, sizes, attributes, count, pointer, bytes);
+	for (size_t i = 0; r == CUDA_SUCCESS && i < count; i++)
+		r = hook_cuMemRangeGetAttribute(data[i], sizes[i], attributes[i], pointer, bytes);
+	return r;
+}

@@ -1,0 +1,339 @@
+// On which side the chunks of managed memory are, and how they change it.
+#define _GNU_SOURCE
+#include "managed.h"
+#include "capture.h"
+#include "gate.h"
+#include "range.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+// UNIT is the most that is one piece of a device's memory.
+#define UNIT ((size_t)32 << 20)
+// RELAXED is CU_STREAM_CAPTURE_MODE_RELAXED: what this thread does has nothing to do with captures.
+#define RELAXED 2
+// PATIENCE is how long the host waits for a stream that is being captured, ns.
+#define PATIENCE INT64_C(10000000000)
+
+// users are contexts in which work was started that may use managed memory; under managed_lock.
+static CUcontext users[64];
+static unsigned users_count;
+
+size_t managed_unit(int small) { return small ? CHUNK_BYTES : range_piece(0) < UNIT ? range_piece(0) : UNIT; }
+
+size_t managed_units(const struct span *s) { return (s->bytes + s->unit - 1) / s->unit; }
+
+// in is what one does in a context, in which this thread may copy while streams are captured.
+struct in { CUcontext context; int mode; };
+
+static CUresult in_begin(struct in *in, CUcontext context)
+{
+	CUresult r = driver.cuCtxPushCurrent_v2(context);
+
+	*in = (struct in){context, RELAXED};
+	if (r == CUDA_SUCCESS)
+		driver.cuThreadExchangeStreamCaptureMode(&in->mode);
+	return r;
+}
+
+static void in_end(struct in *in)
+{
+	driver.cuThreadExchangeStreamCaptureMode(&in->mode);
+	driver.cuCtxPopCurrent_v2(&in->context);
+}
+
+static void *at(const struct span *s, size_t chunk) { return (char *)s->address + chunk * CHUNK_BYTES; }
+
+// set notes the side of a chunk.
+static void set(struct span *s, size_t chunk, enum side side)
+{
+	s->away += side != DEVICE;
+	s->away -= s->chunks[chunk].side != DEVICE;
+	s->chunks[chunk].side = side;
+}
+
+// unit_of returns the unit of a chunk, and makes its memory where it has none.
+static CUresult unit_of(struct span *s, size_t chunk)
+{
+	size_t bytes = s->unit, number = chunk * CHUNK_BYTES / bytes, first = number * bytes;
+	struct unit *u = &s->units[number];
+	CUresult r;
+
+	if (u->range.count)
+		return CUDA_SUCCESS;
+	u->range = (struct range){.address = s->address + first, .bytes = s->bytes - first < bytes ? s->bytes - first : bytes, .device = s->device, .context = s->context, .pieces = &u->piece};
+	u->range.asked = u->range.bytes;
+	u->piece = (struct piece){.bytes = u->range.bytes, .own = 1, .fd = -1, .passed = -1};
+	r = range_create(&u->range, u->range.bytes, &u->piece.handle);
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = range_put(&u->range, u->range.address, u->range.bytes, u->piece.handle);
+	if (r != CUDA_SUCCESS)
+		driver.cuMemRelease(u->piece.handle);
+	else
+		u->range.count = 1;
+	return r;
+}
+
+// host_drop takes the host's pages away.
+static CUresult host_drop(void *address, size_t bytes)
+{
+	return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+// send copies a chunk to the device, while the host may only read it. The driver takes an address for the device's where the device has memory there, so that it gets the bytes elsewhere.
+static CUresult send(struct span *s, size_t chunk)
+{
+	static char *aside;
+	CUresult r;
+
+	if (!aside && !(aside = room(CHUNK_BYTES)))
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (mprotect(at(s, chunk), CHUNK_BYTES, PROT_READ))
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	memcpy(aside, at(s, chunk), CHUNK_BYTES);
+	r = driver.cuMemcpyHtoD_v2((CUdeviceptr)at(s, chunk), aside, CHUNK_BYTES);
+	if (r != CUDA_SUCCESS)
+		mprotect(at(s, chunk), CHUNK_BYTES, PROT_READ | PROT_WRITE);
+	return r;
+}
+
+// move has one chunk be on the device.
+static CUresult move(struct span *s, size_t chunk, int writes)
+{
+	enum side side = s->chunks[chunk].side;
+	CUresult r = CUDA_SUCCESS;
+
+	if (side == UNTOUCHED || side == HOST)
+		r = unit_of(s, chunk);
+	if (r == CUDA_SUCCESS && side == UNTOUCHED)
+		r = driver.cuMemsetD8_v2((CUdeviceptr)at(s, chunk), 0, CHUNK_BYTES);
+	if (r == CUDA_SUCCESS && side == HOST) {
+		r = send(s, chunk);
+		if (r == CUDA_SUCCESS)
+			set(s, chunk, BOTH);
+	}
+	if (r == CUDA_SUCCESS && writes && side != UNTOUCHED && side != DEVICE)
+		r = host_drop(at(s, chunk), CHUNK_BYTES);
+	if (r == CUDA_SUCCESS && (writes || side == UNTOUCHED))
+		set(s, chunk, DEVICE);
+	return r;
+}
+
+CUresult managed_to_device(struct span *s, size_t from, size_t to, int writes)
+{
+	CUresult r, waited;
+	struct in in;
+
+	r = in_begin(&in, s->context);
+	if (r != CUDA_SUCCESS)
+		return r;
+	for (size_t i = from; r == CUDA_SUCCESS && i < to; i++)
+		if (s->chunks[i].side != DEVICE && managed_used(s, i))
+			r = move(s, i, writes);
+	waited = driver.cuStreamSynchronize(NULL); // other streams do not wait for it
+	in_end(&in);
+	return r == CUDA_SUCCESS ? waited : r;
+}
+
+// use notes that work is about to start in the current context.
+static void use(void)
+{
+	CUcontext context = NULL;
+
+	gate_starts();
+	driver.cuCtxGetCurrent(&context);
+	for (unsigned i = 0; i < users_count; i++)
+		if (users[i] == context)
+			return;
+	if (context && users_count < sizeof(users) / sizeof(*users))
+		users[users_count++] = context;
+}
+
+void managed_unuse(CUcontext context)
+{
+	for (unsigned i = 0; i < users_count; i++)
+		if (users[i] == context)
+			users[i--] = users[--users_count];
+}
+
+int managed_start(void)
+{
+	CUresult r = CUDA_SUCCESS;
+	struct span *s;
+
+	managed_lock();
+	use();
+	for (size_t i = 0; r == CUDA_SUCCESS && (s = managed_span_at(i)); i++)
+		if (s->away)
+			r = managed_to_device(s, 0, s->bytes / CHUNK_BYTES, 1);
+	managed_unlock();
+	return r;
+}
+
+CUresult managed_use(CUdeviceptr pointer, size_t bytes, int writes)
+{
+	CUdeviceptr end = pointer + bytes;
+	CUresult r = CUDA_SUCCESS;
+
+	managed_lock();
+	use();
+	while (r == CUDA_SUCCESS && pointer < end) {
+		struct span *s = managed_span(pointer);
+		size_t last = s ? (end < s->address + s->bytes ? end : s->address + s->bytes) - s->address : 0;
+
+		if (!s)
+			break;
+		r = managed_to_device(s, (pointer - s->address) / CHUNK_BYTES, (last + CHUNK_BYTES - 1) / CHUNK_BYTES, writes);
+		pointer = s->address + last;
+	}
+	managed_unlock();
+	return r;
+}
+
+CUresult managed_idle(pid_t but)
+{
+	struct timespec pause = {0, 100000};
+	int64_t until = now_ns() + PATIENCE;
+	CUresult r = CUDA_SUCCESS;
+	struct in in;
+
+	gate_started(but);
+	while (!capture_wait_begin()) {
+		if (now_ns() > until)
+			return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+		nanosleep(&pause, NULL);
+	}
+	for (unsigned i = 0; r == CUDA_SUCCESS && i < users_count; i++) {
+		if (in_begin(&in, users[i]) != CUDA_SUCCESS) {
+			users[i--] = users[--users_count]; // it has ended
+			continue;
+		}
+		r = driver.cuCtxSynchronize();
+		in_end(&in);
+	}
+	capture_wait_end();
+	return r;
+}
+
+// fresh maps a chunk's worth of memory that can be one page.
+static char *fresh(void)
+{
+	char *p = mmap(NULL, 2 * CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	size_t before = -(uintptr_t)p % CHUNK_BYTES;
+
+	if (p == MAP_FAILED)
+		return NULL;
+	if (before)
+		munmap(p, before);
+	munmap(p + before + CHUNK_BYTES, CHUNK_BYTES - before);
+	madvise(p + before, CHUNK_BYTES, MADV_HUGEPAGE);
+	return p + before;
+}
+
+// fetch copies a chunk from the device. All of it appears at its address at once, so that no other thread sees a part.
+static CUresult fetch(struct span *s, size_t chunk, int protection)
+{
+	char *aside = fresh();
+	struct in in;
+	CUresult r;
+
+	if (!aside)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	r = in_begin(&in, s->context);
+	if (r == CUDA_SUCCESS) {
+		r = driver.cuMemcpyDtoH_v2(aside, (CUdeviceptr)at(s, chunk), CHUNK_BYTES);
+		in_end(&in);
+	}
+	if (r == CUDA_SUCCESS && (mprotect(aside, CHUNK_BYTES, protection) || mremap(aside, CHUNK_BYTES, CHUNK_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, at(s, chunk)) == MAP_FAILED))
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (r != CUDA_SUCCESS)
+		munmap(aside, CHUNK_BYTES);
+	return r;
+}
+
+CUresult managed_to_host(struct span *s, size_t chunk, int writes)
+{
+	int protection = PROT_READ | (writes ? PROT_WRITE : 0);
+	CUresult r = CUDA_SUCCESS;
+
+	switch (s->chunks[chunk].side) {
+	case HOST: return CUDA_SUCCESS;
+	case UNTOUCHED:
+		writes = 1; // the device has nothing
+		protection = PROT_READ | PROT_WRITE; // fall through
+	case BOTH: r = !writes || !mprotect(at(s, chunk), CHUNK_BYTES, protection) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; break;
+	case DEVICE: r = fetch(s, chunk, protection); break;
+	}
+	if (r == CUDA_SUCCESS)
+		set(s, chunk, writes ? HOST : BOTH);
+	return r;
+}
+
+CUresult managed_end(struct span *s)
+{
+	CUresult first = CUDA_SUCCESS;
+
+	for (size_t i = 0; i < managed_units(s); i++) {
+		struct unit *u = &s->units[i];
+		CUresult r;
+
+		if (!u->range.count)
+			continue;
+		r = driver.cuMemUnmap(u->range.address, u->range.bytes);
+		if (r == CUDA_SUCCESS)
+			r = driver.cuMemRelease(u->piece.handle);
+		if (first == CUDA_SUCCESS)
+			first = r;
+		if (u->piece.fd >= 0)
+			close(u->piece.fd);
+	}
+	host_drop((void *)s->address, s->bytes);
+	driver.cuMemAddressFree(s->address, s->bytes);
+	return first;
+}
+
+int managed_each(int (*f)(struct range *r, void *with), void *with)
+{
+	struct span *s;
+	int result = 0;
+
+	managed_lock();
+	for (size_t i = 0; !result && (s = managed_span_at(i)); i++)
+		for (size_t u = 0; !result && u < managed_units(s); u++)
+			if (s->units[u].range.count)
+				result = f(&s->units[u].range, with);
+	managed_unlock();
+	return result;
+}
+
+static int count(struct range *r, void *with)
+{
+	(void)r;
+	++*(size_t *)with;
+	return 0;
+}
+
+static int count_foreign(struct range *r, void *with)
+{
+	*(size_t *)with += r->pieces->handle && !r->pieces->own;
+	return 0;
+}
+
+size_t managed_pieces(void)
+{
+	size_t n = 0;
+
+	managed_each(count, &n);
+	return n;
+}
+
+size_t managed_foreign(void)
+{
+	size_t n = 0;
+
+	managed_each(count_foreign, &n);
+	return n;
+}
