@@ -200,6 +200,8 @@ void devices_start(void)
 		casts_start(contexts[0]);
 	if (options.churn)
 		churn_start(options.churn, contexts[0]);
+	if (options.alternate)
+		alternate_start(options.alternate, contexts[0]);
 	graphs_start(options.captures);
 }
 

@@ -1,0 +1,68 @@
+package integration
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// TestGPUManagedSides moves a program back and forth with its managed memory on one side or the other, and with children that it has forked.
+func TestGPUManagedSides(t *testing.T) {
+	a, b := gpuPair(t)
+	id := name(t)
+	hosts := []*lab.Host{a, b}
+	ref := shared.registry.Reference("gpu/" + id + ":1")
+	before := startGPU(t, a, id, emulating, alternating...)
+	for _, h := range hosts {
+		forget(t, h, ref)
+	}
+	asks(t, a, id, "fork 2")
+	for i, side := range []string{"host", "device", "host", "device"} {
+		from, to := hosts[i%2], hosts[(i+1)%2]
+		asks(t, from, id, "park "+side)
+		must(t, from.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--gpu-engine", "keeper"))
+		must(t, from.Cryo(t.Context(), "rm", ref))
+		asks(t, from, id, "park "+side) // it has not gone on
+		must(t, from.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
+		handedOver(t, from, ref, 18<<20)
+		remove(t.Context(), from, id)
+		cleanup(t, to, id)
+		must(t, to.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
+		unharmed(t, to, id, before)
+		asks(t, to, id, "park nowhere")
+		unharmed(t, to, id, before)
+		must(t, from.Cryo(t.Context(), "rm", ref))
+		must(t, to.Cryo(t.Context(), "rm", ref))
+	}
+	alone(t, a)
+	alone(t, b)
+}
+
+// TestGPUManagedAgain takes 20 snapshots of a program that goes on, while host and device touch its managed memory all the time.
+func TestGPUManagedAgain(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/managed-again:1"
+	before := startGPU(t, a, id, emulating, append(slices.Clone(alternating), "--storm", "1")...)
+	forget(t, a, ref)
+	for range 20 {
+		must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--gpu-engine", "keeper"))
+		unharmed(t, a, id, before)
+		must(t, a.Cryo(t.Context(), "rm", ref))
+	}
+	alone(t, a)
+}
+
+// TestGPUManagedRefused: a container that does not ask for it has the driver's managed memory, which is refused by name, with what to do, and so is a word that is none.
+func TestGPUManagedRefused(t *testing.T) {
+	a, _ := gpuPair(t)
+	id := name(t)
+	before := startGPU(t, a, id, handing, "--managed")
+	refused(t, a, codeUnsupported, "io.cryo.gpu.managed=emulate", "checkpoint", id, "gpu/managed-refused:1")
+	unharmed(t, a, id, before)
+	r := a.Ctr(t.Context(), slices.Concat([]string{"run", "--detach", "--runtime", "io.containerd.runc.cryo.v1", "--annotation", "io.cryo.gpu.managed=yes"}, oneGPU, []string{sharedGPUs.image, id + "-word"})...)
+	if r.Code == 0 {
+		t.Error("a word that is none was taken")
+	}
+	remove(t.Context(), a, id+"-word")
+}
