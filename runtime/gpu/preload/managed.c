@@ -311,7 +311,9 @@ int managed_free(CUdeviceptr pointer, CUresult *result)
 	found = look(pointer, &a) && a.address == pointer;
 	if (found)
 		*result = managed_idle(0);
-	if (found && !a.span->slabs) {
+	if (found && *result == CUDA_ERROR_NOT_READY) {
+		*result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	} else if (found && !a.span->slabs) {
 		CUresult r = span_free(a.span);
 
 		if (*result == CUDA_SUCCESS)

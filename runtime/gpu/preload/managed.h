@@ -64,7 +64,7 @@ void managed_context_ended(CUcontext context);
 int managed_attribute(void *data, int attribute, CUdeviceptr pointer, CUresult *result);
 
 // The states (managed_move.c). The caller has the lock. managed_to_device has chunks of a span be valid on the device; those that the device may write are the host's no more. managed_to_host has one be valid
-// on the host; managed_idle comes ahead of that, and waits until nothing is at work that may use managed memory. The thread with that number is in a call that is not waited for.
+// on the host; managed_idle comes ahead of that, and waits until nothing is at work that may use managed memory. NOT_READY: a stream is being captured. The thread with that number is in a call that is not waited for.
 CUresult managed_to_device(struct span *s, size_t from, size_t to, int writes);
 CUresult managed_idle(pid_t but);
 CUresult managed_to_host(struct span *s, size_t chunk, int writes);

@@ -151,6 +151,10 @@ static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUmemLocation l, CUs
 		r = managed_to_device(s, from, to, 0);
 	else if (idle)
 		r = managed_idle(0);
+	if (r == CUDA_ERROR_NOT_READY) { // a stream is being captured
+		idle = 0;
+		r = CUDA_SUCCESS;
+	}
 	for (; r == CUDA_SUCCESS && from < to; from++) {
 		if (idle)
 			r = managed_to_host(s, from, 0);

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -21,7 +22,7 @@
 
 // own is the program's action for SIGSEGV, from when the library has its handler installed on; under choosing, which handlers may take: it is held for some instructions only.
 static struct sigaction own;
-static int installed;
+static pid_t installed; // the process in which it is so; 0: none. A child of vfork has this memory and handlers of its own
 static int choosing;
 
 static void choose(void)
@@ -60,6 +61,26 @@ static CUresult bring(void)
 	return r == CUDA_SUCCESS ? managed_to_host(s, chunk, request.writes) : r;
 }
 
+// PATIENCE is how long the host waits for streams that are being captured, which waiting for a context would end, ns.
+#define PATIENCE INT64_C(10000000000)
+
+// bring_between is bring when nothing is captured.
+static CUresult bring_between(void)
+{
+	struct timespec pause = {0, 100000};
+	int64_t until = now_ns() + PATIENCE;
+	CUresult r;
+
+	for (;;) {
+		managed_lock();
+		r = bring();
+		managed_unlock();
+		if (r != CUDA_ERROR_NOT_READY || now_ns() > until)
+			return r;
+		nanosleep(&pause, NULL);
+	}
+}
+
 static void *serve(void *unused)
 {
 	(void)unused;
@@ -67,9 +88,7 @@ static void *serve(void *unused)
 	gate_own();
 	for (uint32_t seen = 0;; seen++) {
 		wait_while(&asked, seen);
-		managed_lock();
-		request.result = bring();
-		managed_unlock();
+		request.result = bring_between();
 		advance(&done);
 	}
 	return NULL;
@@ -110,7 +129,7 @@ static int (*next_sigaction(void))(int, const struct sigaction *, struct sigacti
 	static int (*next)(int, const struct sigaction *, struct sigaction *);
 
 	if (!next)
-		next = elf_next("sigaction");
+		next = elf_behind("sigaction");
 	return next;
 }
 
@@ -119,7 +138,7 @@ static int (*next_mask(void))(int, const sigset_t *, sigset_t *)
 	static int (*next)(int, const sigset_t *, sigset_t *);
 
 	if (!next)
-		next = elf_next("sigprocmask");
+		next = elf_behind("sigprocmask");
 	return next;
 }
 
@@ -160,15 +179,16 @@ static void pass_on(int signal, siginfo_t *info, void *context)
 		action.sa_handler(signal);
 }
 
-// WRITE is the bit of a page fault's error code on x86-64 that is set for writes.
-#define WRITE 2
+// Bits of a page fault's error code on x86-64: it was a write, or the fetch of an instruction.
+enum { WRITE = 1 << 1, FETCH = 1 << 4 };
 
 static void fault(int signal, siginfo_t *info, void *context)
 {
 	uintptr_t pointer = (uintptr_t)info->si_addr;
-	int error = errno, writes = (((ucontext_t *)context)->uc_mcontext.gregs[REG_ERR] & WRITE) != 0;
+	long long why = ((ucontext_t *)context)->uc_mcontext.gregs[REG_ERR];
+	int error = errno, writes = (why & WRITE) != 0;
 
-	if (info->si_code <= 0 || !managed_near(pointer, 1) || bring_one(pointer, writes) != CUDA_SUCCESS)
+	if (info->si_code <= 0 || why & FETCH || !managed_near(pointer, 1) || bring_one(pointer, writes) != CUDA_SUCCESS)
 		pass_on(signal, info, context);
 	errno = error;
 }
@@ -183,14 +203,15 @@ int managed_catch(void)
 	if (!thread_with(serve) || !next_sigaction() || !next_mask())
 		return 0;
 	choose();
-	installed = !next_sigaction()(SIGSEGV, &ours, &own);
+	if (!next_sigaction()(SIGSEGV, &ours, &own))
+		installed = getpid();
 	chosen();
 	sigemptyset(&segv);
 	sigaddset(&segv, SIGSEGV);
 	next_mask()(SIG_UNBLOCK, &segv, NULL);
 	if (installed)
 		gate_watch(managed_start);
-	return installed;
+	return installed != 0;
 }
 
 // without returns a set without SIGSEGV: a fault kills a thread that has it blocked.
@@ -205,28 +226,25 @@ static const sigset_t *without(const sigset_t *set, sigset_t *changed)
 
 OFFERED int sigaction(int signal, const struct sigaction *new, struct sigaction *old)
 {
-	struct sigaction changed;
-	int failed = 0;
+	struct sigaction changed, before;
 
 	if (!managed_asked())
 		return next_sigaction()(signal, new, old);
-	choose();
-	if (signal == SIGSEGV && installed) {
-		changed = own;
+	if (new)
+		changed = *new;
+	if (signal == SIGSEGV && installed == getpid()) {
+		choose();
+		before = own;
 		if (new)
-			own = *new;
-		if (old)
-			*old = changed;
+			own = changed;
 		chosen();
+		if (old)
+			*old = before;
 		return 0;
 	}
-	chosen();
-	if (new) {
-		changed = *new;
+	if (new)
 		sigdelset(&changed.sa_mask, SIGSEGV);
-	}
-	failed = next_sigaction()(signal, new ? &changed : NULL, old);
-	return failed;
+	return next_sigaction()(signal, new ? &changed : NULL, old);
 }
 
 OFFERED sighandler_t signal(int signal, sighandler_t handler)
@@ -237,7 +255,7 @@ OFFERED sighandler_t signal(int signal, sighandler_t handler)
 	if (managed_asked() && signal == SIGSEGV)
 		return sigaction(signal, &new, &old) ? SIG_ERR : old.sa_handler;
 	if (!next)
-		next = elf_next("signal");
+		next = elf_behind("signal");
 	return next(signal, handler);
 }
 
@@ -254,7 +272,9 @@ OFFERED int pthread_sigmask(int how, const sigset_t *set, sigset_t *old)
 	sigset_t changed;
 
 	if (!next)
-		next = elf_next("pthread_sigmask");
+		next = elf_behind("pthread_sigmask");
+	if (!next)
+		return sigprocmask(how, set, old) ? errno : 0;
 	return next(how, how == SIG_UNBLOCK ? set : without(set, &changed), old);
 }
 
@@ -262,4 +282,6 @@ void managed_fault_forked(void)
 {
 	pthread_mutex_init(&asking, NULL);
 	choosing = 0;
+	if (installed)
+		installed = getpid();
 }

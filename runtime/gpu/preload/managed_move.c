@@ -7,15 +7,12 @@
 
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 // UNIT is the most that is one piece of a device's memory.
 #define UNIT ((size_t)32 << 20)
 // RELAXED is CU_STREAM_CAPTURE_MODE_RELAXED: what this thread does has nothing to do with captures.
 #define RELAXED 2
-// PATIENCE is how long the host waits for a stream that is being captured, ns.
-#define PATIENCE INT64_C(10000000000)
 
 // users are contexts in which work was started that may use managed memory; under managed_lock.
 static CUcontext users[64];
@@ -195,17 +192,12 @@ CUresult managed_use(CUdeviceptr pointer, size_t bytes, int writes)
 
 CUresult managed_idle(pid_t but)
 {
-	struct timespec pause = {0, 100000};
-	int64_t until = now_ns() + PATIENCE;
 	CUresult r = CUDA_SUCCESS;
 	struct in in;
 
 	gate_started(but);
-	while (!capture_wait_begin()) {
-		if (now_ns() > until)
-			return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-		nanosleep(&pause, NULL);
-	}
+	if (!capture_wait_begin())
+		return CUDA_ERROR_NOT_READY;
 	for (unsigned i = 0; r == CUDA_SUCCESS && i < users_count; i++) {
 		if (in_begin(&in, users[i]) != CUDA_SUCCESS) {
 			users[i--] = users[--users_count]; // it has ended

@@ -44,7 +44,7 @@ static int near_any(const struct iovec *parts, size_t count)
 		type r = -1; \
  \
 		if (!next) \
-			next = (__typeof__(next))elf_next(#name); \
+			next = (__typeof__(next))elf_behind(#name); \
 		if (__builtin_expect(!(near), 1)) \
 			return next call; \
 		for (int i = 0; i < TRIES; i++) { \
@@ -85,7 +85,7 @@ OFFERED size_t fread(void *restrict memory, size_t size, size_t count, FILE *res
 	size_t done = 0, n = 1;
 
 	if (!next)
-		next = (__typeof__(next))elf_next("fread");
+		next = (__typeof__(next))elf_behind("fread");
 	if (__builtin_expect(!managed_near((uintptr_t)memory, size * count), 1))
 		return next(memory, size, count, file);
 	for (; n && done < size * count; done += n) {
@@ -103,7 +103,7 @@ OFFERED size_t fwrite(const void *restrict memory, size_t size, size_t count, FI
 	size_t done = 0, n = 1;
 
 	if (!next)
-		next = (__typeof__(next))elf_next("fwrite");
+		next = (__typeof__(next))elf_behind("fwrite");
 	if (__builtin_expect(!managed_near((uintptr_t)memory, size * count), 1))
 		return next(memory, size, count, file);
 	for (; n && done < size * count; done += n) {
