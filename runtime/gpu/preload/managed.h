@@ -77,8 +77,9 @@ size_t managed_unit(int small);
 void managed_unuse(CUcontext context);
 // managed_start has all be on the device for a call that starts work. It takes the lock, and returns other than 0 after an error.
 int managed_start(void);
-// managed_use has addresses be valid on the device for a call that reads or writes them there until it returns.
-CUresult managed_use(CUdeviceptr pointer, size_t bytes, int writes);
+// managed_use has what is managed of two ranges be valid on the device for a call that copies from one to the other there until it returns. It sets within where the one that is called the host's is managed. The call must
+// not take the lock any more: who has it may wait for the call.
+CUresult managed_use(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUdeviceptr host, int *within);
 
 // managed_catch begins to catch the host's faults; false where it cannot (managed_fault.c). managed_bring has addresses be valid on the host, and waits where the gate is closed.
 int managed_catch(void);

@@ -25,27 +25,19 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned fla
 	return managed_alloc(pointer, bytes);
 }
 
-// Copies between the host and a device, where what is the host's may be managed memory: that goes to the device first, as with the driver, and is copied there. use has the addresses of both be valid on the device.
-static CUresult use(CUdeviceptr to, CUdeviceptr from, size_t bytes)
-{
-	CUresult r = CUDA_SUCCESS;
-
-	if (managed_near(from, bytes))
-		r = managed_use(from, bytes, 0);
-	if (r == CUDA_SUCCESS && managed_near(to, bytes))
-		r = managed_use(to, bytes, 1);
-	return r;
-}
-
+// Copies between the host and a device, where what is the host's may be managed memory: that goes to the device first, as with the driver, and is copied there.
 #define AT(pointer) ((CUdeviceptr)(uintptr_t)(pointer))
 #define COPY(name, host, within, arguments, call, call_within) \
 	CUresult hook_##name arguments \
 	{ \
-		CUresult r = use(AT(to), AT(from), bytes); \
+		CUresult r = CUDA_SUCCESS; \
+		int inside = 0; \
  \
+		if (managed_near(AT(to), bytes) || managed_near(AT(from), bytes)) \
+			r = managed_use(AT(to), AT(from), bytes, AT(host), &inside); \
 		if (r != CUDA_SUCCESS) \
 			return r; \
-		return managed_covers(AT(host), bytes) ? driver.within call_within : driver.name call; \
+		return inside ? driver.within call_within : driver.name call; \
 	}
 COPY(cuMemcpyHtoD_v2, from, cuMemcpyDtoD_v2, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes), (to, AT(from), bytes))
 COPY(cuMemcpyHtoD_v2_ptds, from, cuMemcpyDtoD_v2_ptds, (CUdeviceptr to, const void *from, size_t bytes), (to, from, bytes), (to, AT(from), bytes))

@@ -170,22 +170,32 @@ int managed_start(void)
 	return r;
 }
 
-CUresult managed_use(CUdeviceptr pointer, size_t bytes, int writes)
+// place has addresses be valid on the device, as far as they are managed.
+static CUresult place(CUdeviceptr pointer, size_t bytes, int writes)
 {
 	CUdeviceptr end = pointer + bytes;
 	CUresult r = CUDA_SUCCESS;
+	struct span *s;
 
-	managed_lock();
-	use();
-	while (r == CUDA_SUCCESS && pointer < end) {
-		struct span *s = managed_span(pointer);
-		size_t last = s ? (end < s->address + s->bytes ? end : s->address + s->bytes) - s->address : 0;
+	while (r == CUDA_SUCCESS && pointer < end && (s = managed_span(pointer))) {
+		size_t last = (end < s->address + s->bytes ? end : s->address + s->bytes) - s->address;
 
-		if (!s)
-			break;
 		r = managed_to_device(s, (pointer - s->address) / CHUNK_BYTES, (last + CHUNK_BYTES - 1) / CHUNK_BYTES, writes);
 		pointer = s->address + last;
 	}
+	return r;
+}
+
+CUresult managed_use(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUdeviceptr host, int *within)
+{
+	CUresult r;
+
+	managed_lock();
+	use();
+	*within = managed_span(host) != NULL;
+	r = place(from, bytes, 0);
+	if (r == CUDA_SUCCESS)
+		r = place(to, bytes, 1);
 	managed_unlock();
 	return r;
 }

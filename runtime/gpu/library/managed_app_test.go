@@ -1,0 +1,16 @@
+package library
+
+import "testing"
+
+// TestManagedStorm has a thread change managed memory on both sides while others allocate and free, and capture graphs, and hands all of it over again and again.
+func TestManagedStorm(t *testing.T) {
+	r := newRig(t, 256)
+	r.Env = append(r.Env, Managed)
+	a := r.run("--alternate", "6", "--managed", "--blocks", "3,1,4", "--storm", "1")
+	for range 5 {
+		a.works()
+		pieces, files := a.take()
+		a.back(pieces, files)
+	}
+	a.works()
+}
