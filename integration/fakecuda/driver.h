@@ -10,6 +10,8 @@
 // a restore onto other GPUs. None is 101, else that device is the memory's location (seen on two H200; that CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL says so
 // too is assumed). cuMemSetAccess gives access to any device.
 //
+// A host cannot touch memory of a device at its addresses, and may map pages of its own there (seen on an H200). A call that copies from the host reads these. Kernels that have an illegal address are refused at their launch (700).
+//
 // Multicast objects are in multicast.c.
 //
 // A context has FAKECUDA_CONTEXT_MIB (0; of the program's environment) more, which a checkpoint makes one private mapping, mostly zeros. A restore says
