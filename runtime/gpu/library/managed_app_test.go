@@ -14,3 +14,17 @@ func TestManagedStorm(t *testing.T) {
 	}
 	a.works()
 }
+
+// TestManagedByDriver has the driver save what the devices have of managed memory, where nothing takes it: the host's faults wait for its lock.
+func TestManagedByDriver(t *testing.T) {
+	r := newRig(t, 256)
+	r.Env = append(r.Env, Managed)
+	k := newHelper(t, r)
+	a := r.run("--alternate", "6", "--managed", "--blocks", "3,1,4")
+	for range 3 {
+		a.works()
+		a.save(k)
+		a.load(k)
+	}
+	a.works()
+}
