@@ -95,7 +95,7 @@ static CUresult written(unsigned units, void **arguments)
 // sums is NH of RFC 4418, of each part of 32 KiB, in four passes with the key shifted by four words. The order "cryo_sums N error CODE" fails it, and "cryo_sums.wrong" has it leave out the last word.
 static CUresult sums(unsigned units, void **arguments)
 {
-	const uint32_t *from = *(const uint32_t **)arguments[0], *key = *(const uint32_t **)arguments[1];
+	const uint32_t *from = *(const uint32_t **)arguments[0], *key = *(const uint32_t **)arguments[1], *words = NULL;
 	uint64_t *out = *(uint64_t **)arguments[2];
 	CUresult r = orders_own("cryo_sums");
 	size_t count = PART / 4;
@@ -106,10 +106,11 @@ static CUresult sums(unsigned units, void **arguments)
 		return r;
 	if (orders_own("cryo_sums.wrong") != CUDA_SUCCESS)
 		count -= 2;
-	for (size_t part = 0; part < units * (UNIT / PART); part++) {
-		size_t n = PART;
-		const uint32_t *words = (const uint32_t *)virtual_place((CUdeviceptr)(from + part * (PART / 4)), &n);
+	for (size_t part = 0; part < units * (UNIT / PART); part++, words += PART / 4) {
+		size_t n = UNIT;
 
+		if (part % (UNIT / PART) == 0)
+			words = (const uint32_t *)virtual_place((CUdeviceptr)(from + part * (PART / 4)), &n);
 		for (size_t pass = 0; pass < PASSES; pass++, out++) {
 			const uint32_t *k = key + 4 * pass;
 			uint64_t sum = 0;
