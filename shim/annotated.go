@@ -28,16 +28,25 @@ import (
 type restoreWish struct {
 	ref    string      // of the snapshot that it is to be restored from
 	image  string      // the name of its image, which may be a snapshot's runnable one; empty: that is not looked at, or ref counts
+	group  string      // the CheckpointGroup that restores it in step with others; empty: it is restored alone
 	start  bool        // it is to be started where it cannot be restored
 	again  bool        // ref does not count: the container has run before, in the same pod
+	ran    bool        // the container has run before in the same pod, or its restore has failed
 	signal unix.Signal // that its init process gets once it runs; 0: none
 }
 
 // restores reports whether the container is to be restored, or may be.
-func (a restoreWish) restores() bool { return !a.again && (a.ref != "" || a.image != "") }
+func (a restoreWish) restores() bool {
+	return !a.again && (a.ref != "" || a.image != "" || a.group != "")
+}
 
 // name is what the container calls the snapshot.
-func (a restoreWish) name() string { return cmp.Or(a.ref, a.image) }
+func (a restoreWish) name() string {
+	if a.ref == "" && a.group != "" {
+		return "CheckpointGroup " + a.group
+	}
+	return cmp.Or(a.ref, a.image)
+}
 
 // What CRI says of a container: whether it is a pod's sandbox, to which the pod's annotations are passed as well, its name in the pod, and that of its image. Source:
 // containerd, internal/cri/annotations. And what the kubelet says: how often the container was started before. Source: Kubernetes, pkg/kubelet/kuberuntime/labels.go.
@@ -55,6 +64,9 @@ func askedBy(annotations map[string]string, allows func(image string) bool) (a r
 	kind := annotations[kindAnnotation]
 	if kind == kindSandbox {
 		return restoreWish{}, nil
+	}
+	if a.group = annotations[worker.GroupAnnotation]; a.group != "" {
+		return askedByMember(a, annotations)
 	}
 	a.ref = worker.Named(annotations, annotations[nameAnnotation])
 	if a.ref == "" && kind == kindContainer && allows(annotations[imageAnnotation]) {
@@ -76,12 +88,37 @@ func askedBy(annotations map[string]string, allows func(image string) bool) (a r
 	if how, err = oneOf(annotations, worker.RestartAnnotation, worker.RestartCold, worker.RestartRestore); err != nil {
 		return a, err
 	}
-	if n := annotations[restartsAnnotation]; n != "" && n != "0" && how != worker.RestartRestore {
+	if ranBefore(annotations) && how != worker.RestartRestore {
 		if a.ref == "" {
 			return restoreWish{}, nil // it is not known whether it was restored before
 		}
 		a.again = true
 	}
+	return a.signalled(annotations)
+}
+
+// askedByMember reads what a container asks for that is restored in step with others. The group decides whether it is restored, and whether it is started when it has ended.
+func askedByMember(a restoreWish, annotations map[string]string) (restoreWish, error) {
+	for _, name := range []string{worker.Annotation, worker.FallbackAnnotation, worker.RestartAnnotation} {
+		if annotations[name] != "" {
+			return a, fmt.Errorf("annotation %s is not for a pod with %s=%s: its group decides: %w", name, worker.GroupAnnotation, a.group, errdefs.ErrInvalidArgument)
+		}
+	}
+	if _, err := oneOf(annotations, worker.AsAnnotation, worker.AsClone, worker.AsMove); err != nil {
+		return a, err
+	}
+	a.ran = ranBefore(annotations)
+	return a.signalled(annotations)
+}
+
+// ranBefore reports whether the pod has run the container before, or has failed to restore it.
+func ranBefore(annotations map[string]string) bool {
+	n := annotations[restartsAnnotation]
+	return n != "" && n != "0"
+}
+
+// signalled reads the signal that a container's init process gets once it runs.
+func (a restoreWish) signalled(annotations map[string]string) (restoreWish, error) {
 	if name := annotations[worker.SignalAnnotation]; name != "" {
 		if a.signal = unix.SignalNum(name); a.signal == 0 || a.signal == unix.SIGKILL || a.signal == unix.SIGSTOP {
 			return a, fmt.Errorf("annotation %s=%q is no signal that a program can handle, such as SIGUSR1: %w", worker.SignalAnnotation, name, errdefs.ErrInvalidArgument)
@@ -114,7 +151,7 @@ const containerdAddress = "GRPC_ADDRESS"
 
 // wanted returns the request for the restore process of a container that asks for a restore.
 func (b bundle) wanted(id, namespace string) *worker.Request {
-	return &worker.Request{Ref: b.asked.ref, Image: b.asked.image, ID: id, Namespace: namespace, Address: os.Getenv(containerdAddress)}
+	return &worker.Request{Ref: b.asked.ref, Image: b.asked.image, Group: b.asked.group, ID: id, Namespace: namespace, Address: os.Getenv(containerdAddress)}
 }
 
 // obey has the container restored as a command has decided, which has made it.
@@ -141,7 +178,7 @@ func (s *service) prepareAnnotated(ctx context.Context, c *container, r *taskAPI
 	if want.Order != nil {
 		fresh = nil // the command removes it as a whole
 	}
-	if fresh != nil && asked.ref != "" {
+	if fresh != nil && asked.image == "" {
 		return fmt.Errorf("restore %s: %w", r.ID, fresh)
 	}
 	want.Bundle, want.Rootfs = r.Bundle, r.Rootfs
@@ -151,9 +188,15 @@ func (s *service) prepareAnnotated(ctx context.Context, c *container, r *taskAPI
 	}
 	if process == nil {
 		c.annotated = nil
+		if asked.group != "" && asked.ran {
+			s.startedAgain(ctx, r.ID, asked)
+		}
 		return worker.KeepRootfs(r.Bundle)
 	}
 	c.process, c.prepared = process, *prepared
+	if asked.group != "" && prepared.Changes != nil {
+		c.bundle.asked.ref = prepared.Changes.Snapshot
+	}
 	for _, w := range prepared.Warnings {
 		log.G(ctx).WithField("id", r.ID).WithField("snapshot", asked.name()).Warn(w)
 	}

@@ -63,6 +63,13 @@ func TestAskedBy(t *testing.T) {
 		"nonsense about the restart":  {pod(worker.RestartAnnotation, "warm"), restoreWish{}, true},
 		"nonsense that nobody asks":   {map[string]string{worker.RestartAnnotation: "warm", worker.SignalAnnotation: "x"}, restoreWish{}, false},
 		"annotated in its own words":  {pod(asks, "r:1", worker.FallbackAnnotation, "start"), restoreWish{ref: "r:1", start: true}, false},
+		"a member of a group":         {pod(worker.GroupAnnotation, "g"), restoreWish{group: "g"}, false},
+		"a member, a second time":     {pod(worker.GroupAnnotation, "g", again, "1"), restoreWish{group: "g", ran: true}, false},
+		"a member with a signal":      {pod(worker.GroupAnnotation, "g", worker.SignalAnnotation, "SIGUSR1"), restoreWish{group: "g", signal: unix.SIGUSR1}, false},
+		"a member by itself too":      {pod(worker.GroupAnnotation, "g", asks, "r:1"), restoreWish{}, true},
+		"a member that starts":        {pod(worker.GroupAnnotation, "g", worker.FallbackAnnotation, "start"), restoreWish{}, true},
+		"a member again and again":    {pod(worker.GroupAnnotation, "g", worker.RestartAnnotation, "restore"), restoreWish{}, true},
+		"a sandbox of a member":       {pod(kindAnnotation, kindSandbox, worker.GroupAnnotation, "g"), restoreWish{}, false},
 		"the name wins for its image": {pod(asks+".app", "r:2", again, "1", worker.RestartAnnotation, "restore"), restoreWish{ref: "r:2"}, false},
 	} {
 		got, err := askedBy(test.annotations, allows)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/cryo-project/cryo/shim/save"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // Topics of the shim's events. Source: package shim.
@@ -103,23 +104,15 @@ func (v *service) heard(ctx context.Context, client *containerd.Client, m *event
 	v.o.Log(e)
 }
 
-// Labels that CRI gives containers. Source: kubelet, pkg/kubelet/types/labels.go.
-const (
-	podName      = "io.kubernetes.pod.name"
-	podNamespace = "io.kubernetes.pod.namespace"
-	podUID       = "io.kubernetes.pod.uid"
-	inPod        = "io.kubernetes.container.name"
-)
-
 // tell makes an event of the pod that a container is of, if it is of one.
 func (v *service) tell(ctx context.Context, client *containerd.Client, namespace, id string, e podEvent) {
 	if v.cluster == nil {
 		return
 	}
 	c, err := client.ContainerService().Get(namespaces.WithNamespace(ctx, namespace), id)
-	if err != nil || c.Labels[podName] == "" {
+	if err != nil || c.Labels[worker.PodName] == "" {
 		return // it is gone, or another client's
 	}
-	e.Pod, e.Namespace, e.UID, e.Container = c.Labels[podName], c.Labels[podNamespace], c.Labels[podUID], c.Labels[inPod]
+	e.Pod, e.Namespace, e.UID, e.Container = c.Labels[worker.PodName], c.Labels[worker.PodNamespace], c.Labels[worker.PodUID], c.Labels[worker.InPod]
 	v.cluster.post(e)
 }

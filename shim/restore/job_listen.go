@@ -40,9 +40,21 @@ func Listen[R any](dir string, hooks Hooks, debug func(line string)) (*Listener[
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener[R]{hooks: hooks, debug: debug, listener: at, waits: map[string]string{}, changed: make(chan struct{})}
+	l := newListener[R](hooks, debug)
+	l.listener = at
 	go l.accept()
 	return l, nil
+}
+
+// Attend passes on what the process at the other end of c reports.
+func Attend[R any](c *channel.Channel, hooks Hooks) *Listener[R] {
+	l := newListener[R](hooks.OrNobody(), nil)
+	go l.attend(c)
+	return l
+}
+
+func newListener[R any](hooks Hooks, debug func(line string)) *Listener[R] {
+	return &Listener[R]{hooks: hooks, debug: debug, waits: map[string]string{}, changed: make(chan struct{})}
 }
 
 // accept hears one process after the other. Another takes the place of the first where containerd is restarted before a container runs.
@@ -53,32 +65,37 @@ func (l *Listener[R]) accept() {
 			l.set(func() { l.ended = true })
 			return
 		}
-		l.set(func() {
-			l.from, l.heard, l.ended = c, true, false
-			if l.calledOff {
-				_ = c.HangUp() // one that has ended needs none
-			}
-			if l.closed {
-				_ = c.Close()
-			}
-		})
-		for {
-			var n worker.News
-			fds, err := c.Receive(&n)
-			if err != nil {
-				break
-			}
-			channel.Close(fds) // it sends none
-			if n.Step != nil {
-				go l.step(c, *n.Step) // which may wait for other hosts
-			}
-			l.note(n)
-		}
-		l.set(func() {
-			l.ended = true
-			_ = c.Close()
-		})
+		l.attend(c)
 	}
+}
+
+// attend hears a process until its end.
+func (l *Listener[R]) attend(c *channel.Channel) {
+	l.set(func() {
+		l.from, l.heard, l.ended = c, true, false
+		if l.calledOff {
+			_ = c.HangUp() // one that has ended needs none
+		}
+		if l.closed {
+			_ = c.Close()
+		}
+	})
+	for {
+		var n worker.News
+		fds, err := c.Receive(&n)
+		if err != nil {
+			break
+		}
+		channel.Close(fds) // it sends none
+		if n.Step != nil {
+			go l.step(c, *n.Step) // which may wait for other hosts
+		}
+		l.note(n)
+	}
+	l.set(func() {
+		l.ended = true
+		_ = c.Close()
+	})
 }
 
 // CallOff has the process undo what it did, unless it is too late for that. What it says is heard further on. nil does not listen.
@@ -99,7 +116,9 @@ func (l *Listener[R]) Close() {
 	if l == nil {
 		return
 	}
-	_ = l.listener.Close() // it may be closed
+	if l.listener != nil {
+		_ = l.listener.Close() // it may be closed
+	}
 	l.set(func() {
 		l.closed = true
 		if l.from != nil {

@@ -26,14 +26,7 @@ func (v *serving) reports() {
 		v.cancel(errCalledOff)
 		return
 	}
-	go func() {
-		v.report.Left()
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		if !v.running {
-			v.cancel(errCalledOff)
-		}
-	}()
+	go v.follow(errCalledOff)
 	if v.request.Order.Choices.Debug {
 		LogTo(v.report)
 	}

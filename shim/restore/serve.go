@@ -40,14 +40,15 @@ type serving struct {
 	began   time.Time
 	ctx     context.Context // ends when the restore is not wanted any more
 	cancel  context.CancelCauseFunc
-	report  *worker.Report // to the command that has made the container; nil: the container asks for the restore
+	report  *worker.Report // to the command that has made the container, or to cryo node for a member of a group; nil: the container asks for the restore
 	counts  registry.Counts
 
 	store    *store.Store
 	work     *store.Work
 	here     *Looking
 	prepared *Prepared
-	asker    *asker // the container that asks for the restore; nil: a command does
+	asker    *asker           // the container that asks for the restore; nil: a command does
+	members  *worker.Together // of the group that a container of a pod is restored with; nil: it is restored alone, or by a command
 
 	tried   atomic.Bool // of a trial: all was restored
 	mu      sync.Mutex  // held while it is decided whether the end of the command calls the restore off
@@ -131,8 +132,8 @@ func (v *serving) close() {
 	if v.work != nil {
 		_ = v.work.Close() // the next process does it
 	}
+	v.report.Close()
 	if v.request.Order != nil { // of a command that was killed
-		v.report.Close()
 		_ = store.SweepWork(v.request.Order.Report)
 	}
 }
@@ -212,6 +213,9 @@ func (v *serving) prepareAll() (ordinary bool, err error) {
 			return false, err
 		}
 	}
+	if err := v.placed(o); err != nil {
+		return false, err
+	}
 	group, both := errgroup.WithContext(v.ctx)
 	group.Go(func() error { return v.unpack(both, o.Registry.Progress) })
 	group.Go(func() error { return v.changeRootfs(both, changed) })
@@ -232,6 +236,9 @@ func (v *serving) options() (o Options, ordinary bool, err error) {
 	}
 	if v.asker, err = v.look(); err != nil {
 		return o, false, err
+	}
+	if ordinary, err := v.join(); err != nil || ordinary {
+		return o, ordinary, err
 	}
 	if v.request.Ref == "" {
 		ref, ok, err := v.asker.snapshotOf(v.request.Image)
@@ -308,6 +315,7 @@ func (v *serving) attend(ctx context.Context, shim *worker.Conversation) error {
 		m, ok, err := shim.Next(ctx)
 		switch {
 		case err != nil:
+			v.refuse(shim, err)
 			return err
 		case !ok:
 			return errGone
@@ -351,7 +359,7 @@ func (v *serving) attend(ctx context.Context, shim *worker.Conversation) error {
 // together returns what the container needs to know of its group; nil: it is restored alone.
 func (v *serving) together() *worker.Together {
 	if v.request.Order == nil {
-		return nil
+		return v.members
 	}
 	return v.request.Order.Together
 }

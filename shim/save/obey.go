@@ -32,7 +32,7 @@ func (v *serving) obey(ctx context.Context) (*worker.Taken, []string, error) {
 		_ = store.SweepWork(order.Report) // of a command that was killed
 	}()
 	go func() {
-		report.Left()
+		_ = report.Left() // a command names no reason
 		cancel(errCalledOff)
 	}()
 	if order.Debug {

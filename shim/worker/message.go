@@ -95,6 +95,7 @@ type Request struct {
 	Address   string `json:"address"`         // of containerd's socket
 	// Of the container. Image is its image's name, where Ref is empty.
 	Image  string         `json:"image,omitempty"`
+	Group  string         `json:"group,omitempty"` // value of GroupAnnotation; empty: the container is restored alone
 	Bundle string         `json:"bundle,omitempty"`
 	Rootfs []*types.Mount `json:"rootfs,omitempty"`
 	// Order is there where a command has made the container for this restore. nil: the container asks, and the host's configuration says what it may have.

@@ -42,6 +42,7 @@ const (
 	Frozen   Step = "frozen"   // it stands still
 	Held     Step = "held"     // and no packet of its connections moves
 	Complete Step = "complete" // its snapshot is in the registry
+	Placed   Step = "placed"   // what a restore needs is here or on its way, and the addresses of the container's network are known
 	Restored Step = "restored" // CRIU has restored all, and the container does not run yet
 )
 
@@ -51,8 +52,10 @@ type Reached struct {
 	Digest digest.Digest `json:"digest,omitempty"` // of the snapshot, from Complete on
 	// Manifest is the size of the snapshot's manifest, bytes.
 	Manifest int64 `json:"manifest,omitempty"`
-	// Addresses are those of the container's network at the checkpoint, as 192.0.2.1/24, with the step Admitted.
+	// Addresses are those of the container's network, as 192.0.2.1/24, with the steps Admitted and Placed.
 	Addresses []string `json:"addresses,omitempty"`
+	// Pod is the container of a pod that is to be a member of a group, with the step Joining.
+	Pod *Pod `json:"pod,omitempty"`
 }
 
 // Permission is the command's answer to a [Step]: the process may go on. A command that does not want that hangs up.
@@ -60,6 +63,12 @@ type Permission struct {
 	Step Step `json:"step"`
 	// Others are the addresses of the other members, with the permission to go on from Admitted.
 	Others []netip.Addr `json:"others,omitempty"`
+	// Together is what the container needs to know of its group, with the permission to go on from Placed.
+	Together *Together `json:"together,omitempty"`
+	// Ref is the snapshot of the container, with the permission to go on from Joining. It is empty if the container is not restored, but started.
+	Ref string `json:"ref,omitempty"`
+	// Failed calls the process's work off, for this reason. It is no permission.
+	Failed *failure.Error `json:"failed,omitempty"`
 }
 
 // Progress is how far a part of the work is, bytes; see [image.Progress].
@@ -123,15 +132,18 @@ func (r *Report) Tell(n News) {
 	_ = r.to.SendWithin(lastTime, n) // it may have ended
 }
 
-// Left returns when the command has hung up, or has ended. News that come later still reach one that has hung up. Until then, it takes permissions for [Report.Pass].
-func (r *Report) Left() {
+// Left returns when the command has hung up, or has ended, with the reason if the command has named one. News that come later still reach one that has hung up. Until then, it takes permissions for [Report.Pass].
+func (r *Report) Left() error {
 	for {
 		var m Permission
 		fds, err := r.to.Receive(&m)
 		if err != nil {
-			return
+			return nil
 		}
 		channel.Close(fds)
+		if m.Failed != nil {
+			return m.Failed
+		}
 		select {
 		case r.permitted <- m:
 		default: // one that is not asked for

@@ -27,7 +27,7 @@ func TestReport(t *testing.T) {
 	}
 	left := make(chan struct{})
 	go func() {
-		r.Left()
+		_ = r.Left()
 		close(left)
 	}()
 	long := strings.Repeat("x", 200_000)
