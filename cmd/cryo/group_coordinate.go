@@ -233,7 +233,7 @@ func (g *groupRun) lead(ctx context.Context, places []groupPlace, hold time.Dura
 		case n := <-g.heard:
 			g.hear(ctx, n)
 		case <-g.late:
-			g.fail(failure.New(context.DeadlineExceeded, "see whether these containers can be frozen, or raise --hold-timeout", "%s did not stand still within %s", g.behind(), g.hold))
+			g.fail(g.tooLate())
 			g.take(ctx, 0, groupEvent{late: true})
 		case <-interrupted:
 			interrupted = nil
@@ -270,6 +270,14 @@ func (g *groupRun) fail(err error) {
 	if g.failed == nil {
 		g.failed = err
 	}
+}
+
+// tooLate returns the error of members that have not reached a step in time.
+func (g *groupRun) tooLate() error {
+	if g.what == "restore" {
+		return failure.New(context.DeadlineExceeded, "see kubectl describe pod, or raise spec.holdTimeoutSeconds", "%s was not restored within %s", g.behind(), g.hold)
+	}
+	return failure.New(context.DeadlineExceeded, "see whether these containers can be frozen, or raise --hold-timeout", "%s did not stand still within %s", g.behind(), g.hold)
 }
 
 // behind names the members that have not reached the step that is waited for.
@@ -337,7 +345,7 @@ func (g *groupRun) take(ctx context.Context, of int, e groupEvent) {
 			switch action.step {
 			case worker.Admitted:
 				g.late = time.After(g.hold)
-			case worker.Frozen:
+			case worker.Frozen, worker.Placed:
 			default:
 				g.late = nil
 			}

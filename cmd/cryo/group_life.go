@@ -9,14 +9,13 @@ import (
 // The steps of a group that only the commands have. The others are those of package worker.
 const (
 	stepTold    worker.Step = "told"    // the member knows which index is about to be published
-	stepPlaced  worker.Step = "placed"  // the member's host has what a restore needs, and its addresses are known
 	stepRunning worker.Step = "running" // the restored container runs
 )
 
 // The steps in their order. At each, a member waits until all members have reached it.
 var (
 	checkpointSteps = []worker.Step{worker.Admitted, worker.Frozen, worker.Held, worker.Complete, stepTold}
-	restoreSteps    = []worker.Step{stepPlaced, worker.Restored, stepRunning}
+	restoreSteps    = []worker.Step{worker.Placed, worker.Restored, stepRunning}
 )
 
 // groupEvent is what a coordinator or a member observes. One field is set.

@@ -109,6 +109,9 @@ func (w *world) decide(i int, e groupEvent) {
 			m.looking = true
 		case removeIt:
 			m.container, m.work = "absent", "failed"
+			if w.halves { // a pod's node writes it into its share; by ssh the connection ends
+				m.tell(groupEvent{failed: true})
+			}
 		}
 	}
 }
@@ -121,7 +124,7 @@ func (m *citizen) tell(e groupEvent) {
 
 // pass has the worker go on from a step.
 func (w *world) pass(i int, step worker.Step) {
-	next := map[worker.Step]string{worker.Admitted: "freezing", worker.Frozen: "cutting", worker.Held: "dumping", worker.Complete: "ending", stepPlaced: "restoring", worker.Restored: "starting"}
+	next := map[worker.Step]string{worker.Admitted: "freezing", worker.Frozen: "cutting", worker.Held: "dumping", worker.Complete: "ending", worker.Placed: "restoring", worker.Restored: "starting"}
 	w.members[i].work = next[step]
 }
 
@@ -186,6 +189,11 @@ func (w world) moves() (next []world) {
 			add(func(w *world) { w.fault(); w.undo(i) }) // the work fails
 		}
 	}
+	for i, m := range w.members {
+		if w.leftToEnd(m) { // by the cryo node that is started anew
+			add(func(w *world) { w.members[i].container, w.members[i].work = "absent", "failed" })
+		}
+	}
 	if w.putting && w.put == indexAbsent {
 		add(func(w *world) { w.put = indexThere })
 		add(func(w *world) { // the registry refuses
@@ -209,6 +217,11 @@ func (w world) moves() (next []world) {
 		add(func(w *world) { w.fault(); w.coordinate(0, groupEvent{late: true}) })
 	}
 	return next
+}
+
+// leftToEnd reports whether the container of a pod runs whose cryo node has died, and whose group is not restored: that is known when the coordinator is done, or is dead.
+func (w world) leftToEnd(m citizen) bool {
+	return w.halves && w.restores && !m.command && m.container == "running" && !w.coordinator.decided && (!w.alive || w.coordinator.over())
 }
 
 func (w *world) fault() { w.deaths--; w.faults++ }
@@ -268,7 +281,7 @@ func (w world) works(i int) []func(*world) {
 			w.hear(i, groupEvent{done: true})
 		})}
 	case "placing":
-		return []func(*world){at("placed", reach(stepPlaced))}
+		return []func(*world){at("placed", reach(worker.Placed))}
 	case "restoring":
 		return []func(*world){at("restored", func(w *world, m *citizen) { m.container = "frozen"; reach(worker.Restored)(w, m) })}
 	case "starting":
@@ -308,6 +321,8 @@ func (w world) check(last bool) error {
 			return fmt.Errorf("member %d is %s though nothing has failed", i, m.container)
 		case last && !w.restores && m.container != "running" && m.container != "ended":
 			return fmt.Errorf("member %d is %s", i, m.container)
+		case last && w.restores && w.halves && m.container == "running" && !w.coordinator.decided:
+			return fmt.Errorf("member %d runs, and the group is not restored", i)
 		}
 	}
 	if last && w.alive && w.restores { // a coordinator that lives knows: all run, or none does where its connections hold
@@ -344,6 +359,8 @@ func TestGroupLives(t *testing.T) {
 		{"restored, 3 members", true, false, 3, 1, false},
 		{"left running, 2 pods", false, false, 2, 2, true},
 		{"ended, 2 pods", false, true, 2, 2, true},
+		{"restored, 2 pods", true, false, 2, 2, true},
+		{"restored, 3 pods", true, false, 3, 1, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

@@ -21,13 +21,13 @@ type groupMessage struct {
 	// The coordinator's.
 	Ask        *groupAsk        `json:"ask,omitempty"`        // the first
 	Permit     worker.Step      `json:"permit,omitempty"`     // the member may go on from this step
-	Together   *worker.Together `json:"together,omitempty"`   // with the permission to go on from Admitted, and from stepPlaced
+	Together   *worker.Together `json:"together,omitempty"`   // with the permission to go on from Admitted, and from worker.Placed
 	Publishing *groupIndex      `json:"publishing,omitempty"` // this is about to be published
 	Abandoned  bool             `json:"abandoned,omitempty"`  // nothing was published, nor will be
 
 	// The member's.
 	Reached   *worker.Reached  `json:"reached,omitempty"`
-	Addresses []string         `json:"addresses,omitempty"` // with the steps Admitted and stepPlaced: of the container's network
+	Addresses []string         `json:"addresses,omitempty"` // with the steps Admitted and worker.Placed: of the container's network
 	Progress  *worker.Progress `json:"progress,omitempty"`
 	Warning   string           `json:"warning,omitempty"`
 	Done      json.RawMessage  `json:"done,omitempty"` // a [save.Result], or a [restore.Result]

@@ -69,6 +69,10 @@ type groupMember struct {
 	result    json.RawMessage
 	container string // that was restored
 	err       error  // why the work has failed
+
+	// A member that is the container of a pod is restored by inPod, which returns as the work of begin does, and is ended by endPod. nil: cryo restore makes and removes the container.
+	inPod  func(context.Context) (result any, container string, err error)
+	endPod func(ctx context.Context, container string) error
 }
 
 // memberEvent is an event of a member with what came with it.
@@ -85,6 +89,11 @@ var errCoordinatorGone = fmt.Errorf("the coordinator of the group has ended, or 
 
 // takePart does what the coordinator asks for.
 func (a *app) takePart(ctx context.Context, line *groupLine) error {
+	return (&groupMember{app: a, line: line}).takePart(ctx)
+}
+
+func (m *groupMember) takePart(ctx context.Context) error {
+	line := m.line
 	first, ok := <-line.received
 	switch {
 	case !ok || first.Ask == nil:
@@ -94,11 +103,11 @@ func (a *app) takePart(ctx context.Context, line *groupLine) error {
 		line.send(groupMessage{Failed: err})
 		return err
 	}
-	m := &groupMember{app: a, line: line, ask: *first.Ask, life: memberLife{restores: first.Ask.Restore != nil}, events: make(chan memberEvent, 16), passes: map[worker.Step]chan struct{}{}}
+	m.ask, m.life, m.events, m.passes = *first.Ask, memberLife{restores: first.Ask.Restore != nil}, make(chan memberEvent, 16), map[worker.Step]chan struct{}{}
 	for _, step := range append(append([]worker.Step{}, checkpointSteps...), restoreSteps...) {
 		m.passes[step] = make(chan struct{})
 	}
-	a.namespace = cmp.Or(m.ask.Namespace, a.namespace)
+	m.namespace = cmp.Or(m.ask.Namespace, m.namespace)
 	if err := m.begin(ctx); err != nil {
 		line.send(groupMessage{Failed: failure.Of(err)})
 		return err
@@ -146,6 +155,8 @@ func (m *groupMember) begin(ctx context.Context) error {
 			r, err := command.Run(ctx)
 			return r, "", err
 		}
+	case m.ask.Restore != nil && m.inPod != nil:
+		work = m.inPod
 	case m.ask.Restore != nil:
 		command, err := m.restoreCommand(s)
 		if err != nil {
@@ -194,6 +205,9 @@ func (m *groupMember) reach(ctx context.Context, at worker.Reached) (p worker.Pe
 			p.Others = append(p.Others, addressesIn(other.Was)...)
 		}
 	}
+	if at.Step == worker.Placed {
+		p.Together = m.together
+	}
 	return p, nil
 }
 
@@ -213,7 +227,7 @@ func (m *groupMember) place(ctx context.Context, spec *specs.Spec) (*worker.Toge
 	if err != nil {
 		return nil, err
 	}
-	if err := m.await(ctx, memberEvent{groupEvent: groupEvent{reached: stepPlaced}, at: worker.Reached{Step: stepPlaced}, addresses: addresses}); err != nil {
+	if err := m.await(ctx, memberEvent{groupEvent: groupEvent{reached: worker.Placed}, at: worker.Reached{Step: worker.Placed}, addresses: addresses}); err != nil {
 		return nil, err
 	}
 	return m.together, nil
@@ -309,8 +323,11 @@ func (i groupIndex) look(ctx context.Context, o registry.Options) lookedUp {
 	}
 }
 
-// remove ends and removes the container that was restored.
+// remove ends and removes the container that was restored. That of a pod is the kubelet's to remove.
 func (m *groupMember) remove(ctx context.Context) error {
+	if m.endPod != nil {
+		return m.endPod(context.WithoutCancel(ctx), m.container)
+	}
 	ctx, client, err := m.connect(context.WithoutCancel(ctx))
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
@@ -38,6 +39,7 @@ type groupObject struct {
 
 // groupSpec is what the caller wants. It never changes.
 type groupSpec struct {
+	Operation           groupOperation       `json:"operation"` // empty: a checkpoint
 	Selector            metav1.LabelSelector `json:"selector"`
 	Container           string               `json:"container"` // of each pod; empty: its only one
 	Reference           string               `json:"reference"`
@@ -48,12 +50,21 @@ type groupSpec struct {
 	ReadyTimeoutSeconds int64                `json:"readyTimeoutSeconds"`
 }
 
+// groupOperation is what is done with the pods.
+type groupOperation string
+
+const (
+	checkpointPods groupOperation = "Checkpoint"
+	restorePods    groupOperation = "Restore"
+)
+
 // groupPhase is a group's state for its reader. Nodes decide by Nodes.
 type groupPhase string
 
 const (
 	groupRunning   groupPhase = "Running"
 	groupPublished groupPhase = "Published"
+	groupRestored  groupPhase = "Restored"
 	groupFailed    groupPhase = "Failed"
 )
 
@@ -73,8 +84,27 @@ type groupSummary struct {
 	CompletionTime string     `json:"completionTime,omitempty"`
 }
 
+// restores reports whether the group is restored. Else its checkpoint is taken.
+func (o *groupObject) restores() bool { return o.Spec.Operation == restorePods }
+
+// restoreTime is how long all members of a group of pods may take to be restored, from the moment when each has a pod on a node. The kubelet waits for two minutes (runtimeRequestTimeout) for a container to start.
+const restoreTime = time.Minute
+
+// holdTime is how long containers may stand still until all do, or until all are restored.
+func (o *groupObject) holdTime() time.Duration {
+	switch {
+	case o.Spec.HoldTimeoutSeconds > 0:
+		return time.Duration(o.Spec.HoldTimeoutSeconds) * time.Second
+	case o.restores():
+		return restoreTime
+	}
+	return holdTime
+}
+
 // over reports whether the group has its result.
-func (s groupSummary) over() bool { return s.Phase == groupPublished || s.Phase == groupFailed }
+func (s groupSummary) over() bool {
+	return s.Phase == groupPublished || s.Phase == groupRestored || s.Phase == groupFailed
+}
 
 // nodeShare is what a node has written of itself. It only grows.
 type nodeShare struct {
@@ -87,18 +117,22 @@ type nodeShare struct {
 type groupLead struct {
 	Members   []groupPlan `json:"members"`
 	Permit    worker.Step `json:"permit,omitempty"`    // members may go on from this step
-	Index     *groupIndex `json:"index,omitempty"`     // is about to be published
+	Index     *groupIndex `json:"index,omitempty"`     // is about to be published, or is restored
 	Abandoned bool        `json:"abandoned,omitempty"` // nothing was published, nor will be
 	Closed    bool        `json:"closed,omitempty"`    // the coordinator sends no more
 }
 
 // groupPlan is a member as the coordinator has found it.
 type groupPlan struct {
-	Name      string    `json:"name"` // of the pod
+	Name      string    `json:"name"`             // of the pod
+	Member    string    `json:"member,omitempty"` // of a restore: its name in the index
 	UID       types.UID `json:"uid"`
 	Node      string    `json:"node"`
-	Addresses []string  `json:"addresses,omitempty"` // with the permission to go on from Admitted
+	Addresses []string  `json:"addresses,omitempty"` // with the permission to go on from Admitted, or from Placed
 }
+
+// called is the member's name.
+func (p groupPlan) called() string { return cmp.Or(p.Member, p.Name) }
 
 // memberShare is what a member has sent to the coordinator.
 type memberShare struct {
@@ -161,13 +195,22 @@ func leader(pods []groupPod) string {
 	return node
 }
 
-// container returns the id of the pod's container of which a snapshot is taken. A pod that cannot be a member is an error.
-func (p groupPod) container(named string) (string, error) {
+// containerName returns the name of the pod's container that belongs to a group; named is the one that the group names.
+func (p groupPod) containerName(named string) (string, error) {
 	if named == "" && len(p.Spec.Containers) == 1 {
 		named = p.Spec.Containers[0].Name
 	}
 	if named == "" {
 		return "", failure.New(errdefs.ErrInvalidArgument, "name the container in spec.container", "pod %s has %d containers", p.Name, len(p.Spec.Containers))
+	}
+	return named, nil
+}
+
+// container returns the id of the pod's container of which a snapshot is taken. A pod that cannot be a member is an error.
+func (p groupPod) container(named string) (string, error) {
+	named, err := p.containerName(named)
+	if err != nil {
+		return "", err
 	}
 	const wait = "wait until all pods of the group run, and create another CheckpointGroup"
 	if p.Status.Phase != "Running" || p.DeletionTimestamp != nil {
@@ -219,8 +262,11 @@ func (l *groupLead) note(m groupMessage) {
 		}
 		for _, of := range m.Together.Members {
 			for i := range l.Members {
-				if l.Members[i].Name == of.Name {
+				if l.Members[i].called() == of.Name {
 					l.Members[i].Addresses = of.Was
+					if m.Permit == worker.Placed {
+						l.Members[i].Addresses = of.Is
+					}
 				}
 			}
 		}
@@ -231,18 +277,25 @@ func (l *groupLead) note(m groupMessage) {
 	}
 }
 
-// news returns what the coordinator has sent since it had sent what was.
-func (l groupLead) news(was groupLead) (all []groupMessage) {
+// news returns what the coordinator has sent since it had sent what was. index is that of the group, if the group is restored.
+func (l groupLead) news(was groupLead, index image.Group) (all []groupMessage) {
 	if l.Index != nil && was.Index == nil {
 		all = append(all, groupMessage{Publishing: l.Index})
 	}
 	if l.Permit != was.Permit {
 		m := groupMessage{Permit: l.Permit}
-		if l.Permit == worker.Admitted {
+		switch l.Permit {
+		case worker.Admitted:
 			m.Together = &worker.Together{}
 			for _, p := range l.Members {
 				m.Together.Members = append(m.Together.Members, worker.Member{Name: p.Name, Was: p.Addresses, Is: []string{}})
 			}
+		case worker.Placed:
+			addresses := map[string][]string{}
+			for _, p := range l.Members {
+				addresses[p.called()] = p.Addresses
+			}
+			m.Together, _ = together(index, addresses, nil) // the coordinator has refused what cannot be
 		}
 		all = append(all, m)
 	}

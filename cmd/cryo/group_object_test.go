@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/shim/worker"
 )
@@ -100,7 +101,7 @@ func TestGroupSchema(t *testing.T) {
 			t.Errorf("%s: the API server takes %d, not %d", name, c.got, c.want)
 		}
 	}
-	if got := root["status"].Properties["phase"].Enum; !slices.Equal(got, []string{string(groupRunning), string(groupPublished), string(groupFailed)}) {
+	if got := root["status"].Properties["phase"].Enum; !slices.Equal(got, []string{string(groupRunning), string(groupPublished), string(groupRestored), string(groupFailed)}) {
 		t.Errorf("phases %v", got)
 	}
 }
@@ -173,11 +174,11 @@ func TestGroupShares(t *testing.T) {
 			lead.note(m)
 			lead.note(m) // for another member
 		}
-		if got := lead.news(seen); !reflect.DeepEqual(got, sent) {
+		if got := lead.news(seen, image.Group{}); !reflect.DeepEqual(got, sent) {
 			t.Errorf("%+v, want %+v", got, sent)
 		}
 		seen = lead
-		if again := lead.news(seen); again != nil {
+		if again := lead.news(seen, image.Group{}); again != nil {
 			t.Errorf("twice: %+v", again)
 		}
 	}
@@ -226,6 +227,20 @@ func TestGroupShares(t *testing.T) {
 	}
 }
 
+// TestGroupPlacedShares: of a restore, each node finds the new addresses by the index that it has read.
+func TestGroupPlacedShares(t *testing.T) {
+	group := groupOf(map[string][]string{"a": {"10.0.0.1/24"}, "b": {"10.0.0.2/24"}})
+	restored := groupLead{Members: []groupPlan{{Name: "pod-b", Member: "b"}, {Name: "pod-a", Member: "a"}}}
+	want, err := together(group, map[string][]string{"a": {"10.1.0.1/24"}, "b": {"10.1.0.2/24"}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored.note(groupMessage{Permit: worker.Placed, Together: want})
+	if got := restored.news(groupLead{}, group); !reflect.DeepEqual(got, []groupMessage{{Permit: worker.Placed, Together: want}}) || want.Addresses["10.0.0.2"] != "10.1.0.2" {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
 func TestGroupSilent(t *testing.T) {
 	p := newGroupPulse(nil, "n1", "")
 	ago := func(d time.Duration) time.Time { return time.Now().Add(-d) }
@@ -242,10 +257,18 @@ func TestGroupSilent(t *testing.T) {
 }
 
 func TestGroupEnded(t *testing.T) {
-	if s := ended("", failure.New(errdefs.ErrUnavailable, "do\nit", "a\nb")); s.Phase != groupFailed || s.Reason != "a; b; hint: do; it" || s.Digest != "" || s.CompletionTime == "" || !s.over() {
+	o := &groupObject{}
+	if s := o.ended("", failure.New(errdefs.ErrUnavailable, "do\nit", "a\nb")); s.Phase != groupFailed || s.Reason != "a; b; hint: do; it" || s.Digest != "" || s.CompletionTime == "" || !s.over() {
 		t.Errorf("%+v", s)
 	}
-	if s := ended(digest.FromString("x"), nil); s.Phase != groupPublished || s.Reason != "" || s.Digest == "" {
+	if s := o.ended(digest.FromString("x"), nil); s.Phase != groupPublished || s.Reason != "" || s.Digest == "" {
+		t.Errorf("%+v", s)
+	}
+	restored := &groupObject{Spec: groupSpec{Operation: restorePods}}
+	if s := restored.ended(digest.FromString("x"), nil); s.Phase != groupRestored || !s.over() {
+		t.Errorf("%+v", s)
+	}
+	if s := restored.ended("", errdefs.ErrAborted); s.Phase != groupFailed || s.Reason == "" {
 		t.Errorf("%+v", s)
 	}
 	if (groupSummary{Phase: groupRunning}).over() {

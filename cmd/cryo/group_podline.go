@@ -3,10 +3,12 @@ package main
 import (
 	"sync"
 	"time"
+
+	"github.com/cryo-project/cryo/image"
 )
 
-// memberLine is a member's end of the line to the coordinator on node lead: what it sends becomes a part of this node's share of the group's status, and what it receives is what the coordinator's share has that is new.
-func (g *podGroup) memberLine(lead, name string, ask groupAsk) *groupLine {
+// memberLine is a member's end of the line to the coordinator on node lead: what it sends becomes a part of this node's share of the group's status, and what it receives is what the coordinator's share has that is new. index is that of a group that is restored.
+func (g *podGroup) memberLine(lead, name string, ask groupAsk, index image.Group) *groupLine {
 	l := newLine()
 	go func() {
 		defer close(l.flushed)
@@ -24,7 +26,7 @@ func (g *podGroup) memberLine(lead, name string, ask groupAsk) *groupLine {
 			if share.Leads == nil {
 				return false
 			}
-			news := share.Leads.news(was)
+			news := share.Leads.news(was, index)
 			was = *share.Leads
 			return !l.receive(news...) || was.Closed
 		})

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/failure"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
@@ -33,10 +34,14 @@ func (g *podGroup) attend(ctx context.Context) {
 	if o.Status.over() {
 		return
 	}
+	if o.restores() {
+		g.attendRestore(ctx)
+		return
+	}
 	pods, err := g.selected(ctx, o)
 	for said := false; err != nil; pods, err = g.selected(ctx, o) {
 		if errdefs.IsInvalidArgument(err) {
-			g.conclude(ctx, ended("", err))
+			g.conclude(ctx, o.ended("", err))
 			return
 		}
 		if _, gone, _ := g.now(); gone {
@@ -53,7 +58,7 @@ func (g *podGroup) attend(ctx context.Context) {
 		}
 	}
 	if _, _, err := o.plan(pods); err != nil && (leader(pods) == g.node || leader(pods) == "") {
-		g.conclude(ctx, ended("", err))
+		g.conclude(ctx, o.ended("", err))
 		return
 	}
 	defer g.writing(ctx)()
@@ -83,7 +88,13 @@ func (g *podGroup) takeParts(ctx context.Context, first string) {
 				continue
 			}
 			if pods, err := g.selected(ctx, o); err == nil && leader(pods) == lead { // any other node has no say
-				g.members(ctx, lead, *share.Leads, pods)
+				g.members(ctx, lead, *share.Leads, func(p groupPlan) (string, error) {
+					i := slices.IndexFunc(pods, func(pod groupPod) bool { return pod.UID == p.UID && pod.Name == p.Name && pod.Spec.NodeName == g.node })
+					if i < 0 {
+						return "", g.noPod(p)
+					}
+					return pods[i].container(o.Spec.Container)
+				}, func(p groupPlan, id string) error { return g.member(ctx, lead, p.Name, id) })
 				return
 			}
 		}
@@ -93,28 +104,28 @@ func (g *podGroup) takeParts(ctx context.Context, first string) {
 		select {
 		case <-changed:
 		case <-unclaimed:
-			g.conclude(ctx, ended("", failure.New(errdefs.ErrUnavailable, "see kubectl -n cryo-system get pods -o wide", "no cryo node answers on node %s, which has the first pod of the group", first)))
+			g.conclude(ctx, o.ended("", failure.New(errdefs.ErrUnavailable, "see kubectl -n cryo-system get pods -o wide", "no cryo node answers on node %s, which has the first pod of the group", first)))
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// members has this node's members take part, and waits for the group's result.
-func (g *podGroup) members(ctx context.Context, lead string, plan groupLead, pods []groupPod) {
+// noPod returns the error of a member whose pod is not here.
+func (g *podGroup) noPod(p groupPlan) error {
+	return failure.New(errdefs.ErrNotFound, "create another CheckpointGroup", "the pod %s that the coordinator has found is not on node %s", p.Name, g.node)
+}
+
+// members has this node's members take part by take, and waits for the group's result. find returns the id of a member's container, which may be empty until the container exists.
+func (g *podGroup) members(ctx context.Context, lead string, plan groupLead, find func(groupPlan) (id string, err error), take func(p groupPlan, id string) error) {
 	leave := g.pulse.enter(ctx)
 	defer leave()
-	o, _, _ := g.now()
 	var all sync.WaitGroup
 	for _, p := range plan.Members {
-		i := slices.IndexFunc(pods, func(pod groupPod) bool { return pod.UID == p.UID && pod.Name == p.Name && pod.Spec.NodeName == g.node })
 		if p.Node != g.node {
 			continue
 		}
-		id, err := "", error(failure.New(errdefs.ErrNotFound, "create another CheckpointGroup", "the pod %s that the coordinator has found is not on node %s", p.Name, g.node))
-		if i >= 0 {
-			id, err = pods[i].container(o.Spec.Container)
-		}
+		id, err := find(p)
 		g.edit(func(s *nodeShare) {
 			if s.Members == nil {
 				s.Members = map[string]memberShare{}
@@ -123,7 +134,7 @@ func (g *podGroup) members(ctx context.Context, lead string, plan groupLead, pod
 		})
 		all.Go(func() {
 			if err == nil {
-				err = g.member(ctx, lead, p.Name, id)
+				err = take(p, id)
 			}
 			if err != nil {
 				g.note(p.Name, groupMessage{Failed: failure.Of(err)})
@@ -139,13 +150,21 @@ func (g *podGroup) members(ctx context.Context, lead string, plan groupLead, pod
 // note writes what a member of this node sends to the coordinator.
 func (g *podGroup) note(name string, message groupMessage) {
 	g.edit(func(s *nodeShare) {
-		s.Members = maps.Clone(s.Members)
-		m := s.Members[name]
-		if !m.ended() {
-			m.note(message)
-		}
-		s.Members[name] = m
+		s.Members = cloned(s.Members, name, func(m *memberShare) {
+			if !m.ended() {
+				m.note(message)
+			}
+		})
 	})
+}
+
+// cloned returns the members with a change of one of them.
+func cloned(all map[string]memberShare, name string, change func(*memberShare)) map[string]memberShare {
+	all = maps.Clone(all)
+	m := all[name]
+	change(&m)
+	all[name] = m
+	return all
 }
 
 // registryOf returns how this host reaches the registry of a group, which its configuration must allow.
@@ -154,11 +173,16 @@ func (g *podGroup) registryOf(full string) (worker.Registry, registry.Options, e
 	if err != nil {
 		return worker.Registry{}, registry.Options{}, err
 	}
-	if !c.Checkpoint.Allows(full) {
-		return worker.Registry{}, registry.Options{}, failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [checkpoint] in /etc/cryo/config.toml",
-			"checkpoint-to: the configuration of node %s does not allow snapshots of a group to be sent to %s", g.node, full).By("checkpoint-to")
+	o, _, _ := g.now()
+	from, rule, table, what := c.Checkpoint, "checkpoint-to", "[checkpoint]", "snapshots of a group to be sent to"
+	if o.restores() {
+		from, rule, table, what = c.Restore.Policy.Registries, "restore-policy", "[restore.policy]", "a group to be restored from"
 	}
-	r := worker.Registry{PlainHTTP: c.Checkpoint.Plain(full), Credentials: c.Checkpoint.Credentials}
+	if !from.Allows(full) {
+		return worker.Registry{}, registry.Options{}, failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under "+table+" in /etc/cryo/config.toml",
+			"%s: the configuration of node %s does not allow %s %s", rule, g.node, what, full).By(rule)
+	}
+	r := worker.Registry{PlainHTTP: from.Plain(full), Credentials: from.Credentials}
 	return r, restore.RegistryOptions(r, c), nil
 }
 
@@ -183,7 +207,7 @@ func (g *podGroup) member(ctx context.Context, lead, name, container string) err
 			Container: container, Ref: ref, LeaveRunning: o.Spec.LeaveRunning, FileLocks: o.Spec.FileLocks, ExternalUnixSockets: o.Spec.ExternalUnixSockets,
 			ReadyTimeout: time.Duration(o.Spec.ReadyTimeoutSeconds) * time.Second, Parent: "none", Compression: "zstd", Discard: true,
 		},
-	})
+	}, image.Group{})
 	err = g.quiet().takePart(ctx, line)
 	line.close()
 	<-line.flushed
@@ -212,28 +236,39 @@ func (g *podGroup) settle(ctx context.Context, lead string) {
 	}
 }
 
-// findOut writes the result of a group whose coordinator is gone: it is published if the registry has the index.
+// findOut writes the result of a group whose coordinator is gone: it is published if the registry has the index, and restored if the coordinator has sent that all stay.
 func (g *podGroup) findOut(ctx context.Context, lead, why string) {
 	o, _, _ := g.now()
-	gone := failure.New(errdefs.ErrUnavailable, "compare status.nodes with kubectl get pods: each container runs on that has not ended as published", "cryo node on %s, which coordinated, %s", lead, why)
+	hint := "compare status.nodes with kubectl get pods: each container runs on that has not ended as published"
+	if o.restores() {
+		hint = "delete its pods, and create another CheckpointGroup and other pods"
+	}
+	gone := failure.New(errdefs.ErrUnavailable, hint, "cryo node on %s, which coordinated, %s", lead, why)
 	var found digest.Digest
-	if l := o.Status.Nodes[lead].Leads; l != nil && l.Index != nil && !l.Abandoned {
+	switch l := o.Status.Nodes[lead].Leads; {
+	case l == nil || l.Index == nil || l.Abandoned:
+	case o.restores():
+		if l.Permit == stepRunning { // all members have reported that they run
+			found = l.Index.Digest
+		}
+	default:
 		if _, options, err := g.registryOf(l.Index.Ref); err == nil && l.Index.look(context.WithoutCancel(ctx), options) == indexThere {
 			found = l.Index.Digest
 		}
 	}
-	g.conclude(ctx, ended(found, gone))
+	g.conclude(ctx, o.ended(found, gone))
 }
 
 // abandon ends what a process before this one has left of the group: its containers run on by themselves, or have ended as published.
 func (g *podGroup) abandon(ctx context.Context, own nodeShare) {
 	o, _, _ := g.now()
-	unfinished := own.Leads != nil && !own.Leads.Closed
+	unfinished, left := own.Leads != nil && !own.Leads.Closed, map[string]memberShare{}
 	own.Members = maps.Clone(own.Members)
 	for name, m := range own.Members {
 		if !m.ended() {
 			unfinished = true
-			m.Failed = failure.New(errdefs.ErrAborted, "its container runs on, unless the group was published without leaveRunning", "cryo node on %s has ended before its member %s was done", g.node, name)
+			left[name] = m
+			m.Failed = failure.New(errdefs.ErrAborted, o.leftHint(), "cryo node on %s has ended before its member %s was done", g.node, name)
 			own.Members[name] = m
 		}
 	}
@@ -251,8 +286,10 @@ func (g *podGroup) abandon(ctx context.Context, own nodeShare) {
 	}
 	g.edit(func(s *nodeShare) { *s = own })
 	g.flush()
+	defer g.endLeft(ctx, left)
 	if own.Leads != nil {
 		g.findOut(ctx, g.node, "has ended before the group was done")
+		g.settle(ctx, g.node)
 		return
 	}
 	for lead, share := range o.Status.Nodes {
@@ -270,27 +307,48 @@ func (g *podGroup) coordinate(ctx context.Context, pods []groupPod) {
 	o, _, _ := g.now()
 	plan, full, err := o.plan(pods)
 	if err != nil {
-		g.conclude(ctx, ended("", err))
+		g.conclude(ctx, o.ended("", err))
 		return
 	}
 	_, options, err := g.registryOf(full)
 	if err != nil {
-		g.conclude(ctx, ended("", err))
+		g.conclude(ctx, o.ended("", err))
 		return
 	}
-	g.conclude(ctx, groupSummary{Phase: groupRunning, StartTime: time.Now().UTC().Format(time.RFC3339)})
-	if o, gone, _ := g.now(); gone || o.Status.over() { // no longer wanted, or another node has given it up as unclaimed
-		return
-	}
-	g.edit(func(s *nodeShare) { s.Leads = &groupLead{Members: slices.Clone(plan)} })
 	run := &groupRun{app: g.quiet(), what: "checkpoint", state: newCoordination(checkpointSteps, len(plan))}
 	run.publishes(full, options)
+	if err = g.leadAll(ctx, run, groupLead{Members: plan}); errors.Is(err, errNotWanted) {
+		return
+	}
+	var published digest.Digest
+	if run.state.decided {
+		published = digest.FromBytes(run.written)
+	}
+	if err == nil && published == "" {
+		err = errors.New("it was called off")
+	}
+	g.conclude(ctx, o.ended(published, err))
+}
+
+// errNotWanted is the error of a group that is deleted, or that another node has given up, before it has begun.
+var errNotWanted = errors.New("the group is not wanted any more")
+
+// leadAll writes who the members are, and leads them through the steps of run. It returns when every member has finished or failed.
+func (g *podGroup) leadAll(ctx context.Context, run *groupRun, lead groupLead) error {
+	plan := lead.Members
+	g.conclude(ctx, groupSummary{Phase: groupRunning, StartTime: time.Now().UTC().Format(time.RFC3339)})
+	o, gone, _ := g.now()
+	if gone || o.Status.over() {
+		return errNotWanted
+	}
+	lead.Members = slices.Clone(plan)
+	g.edit(func(s *nodeShare) { s.Leads = &lead })
 	var places []groupPlace
 	for _, p := range plan {
-		places = append(places, groupPlace{name: p.Name, host: p.Node})
+		places = append(places, groupPlace{name: p.called(), host: p.Node})
 	}
 	lines := &leadLines{podGroup: g, open: len(plan)}
-	err = run.lead(ctx, places, time.Duration(o.Spec.HoldTimeoutSeconds)*time.Second, func(of int) error {
+	err := run.lead(ctx, places, o.holdTime(), func(of int) error {
 		run.members[of].line = lines.line(plan[of])
 		run.listen(of, func() error {
 			return failure.New(errdefs.ErrUnavailable, "see whether cryo node runs there: kubectl -n cryo-system get pods -o wide", "%s is gone without a word: cryo node there does not take part, or is silent for %s", run.members[of], silentTime)
@@ -305,12 +363,5 @@ func (g *podGroup) coordinate(ctx context.Context, pods []groupPod) {
 		<-m.line.flushed
 	}
 	g.flush()
-	var published digest.Digest
-	if run.state.decided {
-		published = digest.FromBytes(run.written)
-	}
-	if err == nil && published == "" {
-		err = errors.New("it was called off")
-	}
-	g.conclude(ctx, ended(published, err))
+	return err
 }

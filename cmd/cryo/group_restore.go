@@ -51,10 +51,10 @@ func (a *app) restoreGroup(ctx context.Context, f restoreFlags) error {
 	}
 	g := &groupRun{app: a, what: "restore", state: newCoordination(restoreSteps, len(f.group.parsed))}
 	g.permit = func(step worker.Step) (*worker.Together, error) {
-		if step != stepPlaced {
+		if step != worker.Placed {
 			return nil, nil
 		}
-		return together(group, g.members, moved)
+		return together(group, g.addresses(), moved)
 	}
 	f.choices.GPUs, f.choices.Devices = f.gpu.gpus, f.gpu.devices
 	err = g.run(ctx, f.group, func(m *runningMember) *groupAsk {
@@ -81,17 +81,9 @@ func (a *app) restoreGroup(ctx context.Context, f restoreFlags) error {
 
 // membersRefs returns the snapshot of each member by its name, REPOSITORY@DIGEST. All members of the group are placed.
 func membersRefs(full string, group image.Group, places []groupPlace) (map[string]string, error) {
-	repository := full
-	if at := strings.IndexByte(full, '@'); at >= 0 {
-		repository = full[:at]
-	}
-	if colon := strings.LastIndexByte(repository, ':'); colon > strings.LastIndexByte(repository, '/') {
-		repository = repository[:colon]
-	}
-	refs := map[string]string{}
+	refs := snapshotsOf(full, group)
 	var missing []string
 	for _, m := range group.Members {
-		refs[m.Name] = repository + "@" + m.Snapshot.Digest.String()
 		if !slices.ContainsFunc(places, func(p groupPlace) bool { return p.name == m.Name }) {
 			missing = append(missing, m.Name)
 		}
@@ -105,6 +97,31 @@ func membersRefs(full string, group image.Group, places []groupPlace) (map[strin
 		return nil, failure.New(errdefs.ErrInvalidArgument, "write --group NAME=HOST for each", "no host is named for the members %s", strings.Join(missing, ", "))
 	}
 	return refs, nil
+}
+
+// snapshotsOf returns the snapshot of each member of the group full by its name, REPOSITORY@DIGEST.
+func snapshotsOf(full string, group image.Group) map[string]string {
+	repository := full
+	if at := strings.IndexByte(full, '@'); at >= 0 {
+		repository = full[:at]
+	}
+	if colon := strings.LastIndexByte(repository, ':'); colon > strings.LastIndexByte(repository, '/') {
+		repository = repository[:colon]
+	}
+	refs := map[string]string{}
+	for _, m := range group.Members {
+		refs[m.Name] = repository + "@" + m.Snapshot.Digest.String()
+	}
+	return refs
+}
+
+// addresses returns those that each member has reported, by its name.
+func (g *groupRun) addresses() map[string][]string {
+	all := map[string][]string{}
+	for _, m := range g.members {
+		all[m.name] = m.addresses
+	}
+	return all
 }
 
 // parseAddresses reads the values of --address-map.
@@ -122,12 +139,11 @@ func parseAddresses(values []string) (map[string]string, error) {
 	return all, nil
 }
 
-// together returns what all members have to know: which addresses they had and have. moved are the user's own pairs, which win.
-func together(group image.Group, members []*runningMember, moved map[string]string) (*worker.Together, error) {
+// together returns what all members have to know: which addresses they had and have. addresses are those that they have, by the member's name; moved are the user's own pairs, which win.
+func together(group image.Group, addresses map[string][]string, moved map[string]string) (*worker.Together, error) {
 	t := &worker.Together{Addresses: map[string]string{}}
 	for _, old := range group.Members {
-		i := slices.IndexFunc(members, func(m *runningMember) bool { return m.name == old.Name })
-		now := members[i].addresses
+		now := addresses[old.Name]
 		t.Members = append(t.Members, worker.Member{Name: old.Name, Was: append([]string{}, old.Addresses...), Is: append([]string{}, now...)})
 		for was, is := range pairAddresses(old.Addresses, now) {
 			if other, taken := t.Addresses[was]; taken && other != is && moved[was] == "" {

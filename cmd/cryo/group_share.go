@@ -27,6 +27,7 @@ type podGroup struct {
 	share   nodeShare     // guarded by mu
 	edits   int           // of share; guarded by mu
 	written int           // edits that the API server has; guarded by mu
+	waits   error         // why the restore of the group has not begun; nil: unknown; guarded by mu
 	changed chan struct{} // closed when one of these changes; guarded by mu
 }
 
@@ -174,10 +175,14 @@ func (g *podGroup) conclude(ctx context.Context, s groupSummary) {
 	}
 }
 
-// ended returns the summary of a group that has ended; digest is that of the index; empty: it is not published.
-func ended(d digest.Digest, err error) groupSummary {
+// ended returns the summary of a group that has ended; digest is that of the index; empty: it is not published, or not restored.
+func (o *groupObject) ended(d digest.Digest, err error) groupSummary {
 	s := groupSummary{Phase: groupFailed, Digest: d.String(), CompletionTime: time.Now().UTC().Format(time.RFC3339)}
-	if d != "" {
+	switch {
+	case d == "":
+	case o.restores():
+		s.Phase = groupRestored
+	default:
 		s.Phase = groupPublished
 	}
 	if err != nil {

@@ -69,9 +69,7 @@ func groupOf(was map[string][]string) (g image.Group) {
 }
 
 func TestTogether(t *testing.T) {
-	members := func(a, b string) []*runningMember {
-		return []*runningMember{{groupPlace: groupPlace{name: "b"}, addresses: []string{b}}, {groupPlace: groupPlace{name: "a"}, addresses: []string{a}}}
-	}
+	members := func(a, b string) map[string][]string { return map[string][]string{"a": {a}, "b": {b}} }
 	exchanged := groupOf(map[string][]string{"a": {"10.0.0.1/24"}, "b": {"10.0.0.2/24"}})
 	got, err := together(exchanged, members("10.0.0.2/24", "10.0.0.1/24"), nil)
 	if err != nil || !maps.Equal(got.Addresses, map[string]string{"10.0.0.1": "10.0.0.2", "10.0.0.2": "10.0.0.1"}) || got.Members[0].Name != "a" || got.Members[0].Is[0] != "10.0.0.2/24" {

@@ -36,6 +36,7 @@ type groupService struct {
 
 	mu      sync.Mutex
 	groups  map[types.UID]*podGroup // guarded by mu
+	waiting map[*waitingPod]bool    // for their groups; guarded by mu
 	closing bool                    // no further group is begun; guarded by mu
 }
 
@@ -43,8 +44,9 @@ type groupService struct {
 func (a *app) serveGroups(ctx context.Context, client dynamic.Interface, name string, log func(node.Entry)) {
 	s := &groupService{
 		app: a, client: client, node: name, instance: strings.ToLower(rand.Text()), log: log,
-		pulse: newGroupPulse(client, name, leaseNamespace()), groups: map[types.UID]*podGroup{},
+		pulse: newGroupPulse(client, name, leaseNamespace()), groups: map[types.UID]*podGroup{}, waiting: map[*waitingPod]bool{},
 	}
+	go s.listenForPods(ctx)
 	s.run(ctx)
 }
 

@@ -44,8 +44,8 @@ looked up in the registry once: name digests, or a new tag for a new snapshot.
 --listen serves /metrics for Prometheus and /healthz. With --node-name, Kubernetes is told: until the service
 ends, the node has the labels io.cryo.runtime=true, ready.io.cryo/DIGEST for each snapshot that is ready (the
 first 32 digits of its digest), and io.cryo/cpu and io.cryo/driver, which say what fits. A pod gets an event
-when a container of it was restored, or started cold, and why. The service also takes part in the checkpoints of
-groups of pods (CheckpointGroup, contrib/kubernetes) for the pods of its node.
+when a container of it was restored, or started cold, and why. The service also takes part in the checkpoints and
+restores of groups of pods (CheckpointGroup, contrib/kubernetes) for the pods of its node.
 
 SIGTERM ends the service; what is prewarmed stays. With --json, each line that it prints is a JSON document.`,
 		Example: `  cryo node -n k8s.io --prewarm /etc/cryo/prewarm.toml
