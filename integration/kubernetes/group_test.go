@@ -19,10 +19,18 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// serveNodes runs cryo node on both nodes by contrib/kubernetes, without its installer, which TestNodeService tests. Snapshots may be sent to the cluster's registry.
+// serveNodes runs cryo node on both nodes by contrib/kubernetes, without its installer, which TestNodeService tests. Snapshots may be sent to the cluster's registry, and restored from there.
 func serveNodes(t *testing.T) {
 	t.Helper()
-	settings := fmt.Sprintf("[checkpoint]\nrepositories = [\"%[1]s/groups\"]\nplain-http = [\"%[1]s\"]\n", shared.Registry.Address)
+	settings := fmt.Sprintf(`[checkpoint]
+repositories = ["%[1]s/groups"]
+plain-http = ["%[1]s"]
+[restore.policy]
+repositories = ["%[1]s/groups"]
+plain-http = ["%[1]s"]
+[trust.repositories]
+"%[1]s/groups" = "unsigned"
+`, shared.Registry.Address)
 	for _, n := range []*cluster.Node{shared.A, shared.B} {
 		must(t, n.Run(t.Context(), "sh", "-c", `mkdir -p /etc/cryo && printf %s "$1" >/etc/cryo/config.toml`, "sh", settings))
 		t.Cleanup(func() { must(t, n.Run(cleanupContext(t), "rm", "-r", "/etc/cryo")) })
@@ -94,16 +102,20 @@ type podRing struct {
 	pods  []*cluster.Pod
 }
 
+// ringPod is a pod of a ring.
+func ringPod(t *testing.T, n *cluster.Node, label, spec string) pod {
+	return pod{
+		name: name(t), class: "cryo", node: n, labels: map[string]string{"ring": label}, spec: spec, container: "env: [{name: GODEBUG, value: multipathtcp=0}]",
+		command: []string{"sh", "-c", "until [ -s /srv/next ]; do sleep 0.1; done; exec workload ring --quiet --next $(cat /srv/next):7100"},
+	}
+}
+
 // newPodRing starts pods that send messages to each other. A file in each pod has the address of the next pod.
 func newPodRing(t *testing.T, members int, spec string) podRing {
 	t.Helper()
 	r := podRing{label: name(t)}
 	for i := range members {
-		p := pod{
-			name: name(t), class: "cryo", node: []*cluster.Node{shared.A, shared.B}[i%2], labels: map[string]string{"ring": r.label}, spec: spec, container: "env: [{name: GODEBUG, value: multipathtcp=0}]",
-			command: []string{"sh", "-c", "until [ -s /srv/next ]; do sleep 0.1; done; exec workload ring --quiet --next $(cat /srv/next):7100"},
-		}
-		r.pods = append(r.pods, run(t, p))
+		r.pods = append(r.pods, run(t, ringPod(t, []*cluster.Node{shared.A, shared.B}[i%2], r.label, spec)))
 	}
 	for i, p := range r.pods {
 		must(t, shared.Exec(t.Context(), p.Metadata.Name, "", "sh", "-c", "echo "+r.pods[(i+1)%members].Status.PodIP+" >/srv/next"))

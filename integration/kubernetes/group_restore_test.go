@@ -1,0 +1,255 @@
+package kubernetes
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/integration/kubernetes/cluster"
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// other is the other node.
+func other(n string) *cluster.Node {
+	if n == shared.A.Name {
+		return shared.B
+	}
+	return shared.A
+}
+
+// ended takes a ring's checkpoint, which ends its pods, and deletes them. It returns the checkpoint's reference, and what each pod answered before.
+func (r podRing) ended(t *testing.T) (ref string, was map[string]lab.Answer) {
+	t.Helper()
+	was = map[string]lab.Answer{}
+	for _, p := range r.pods {
+		was[p.Metadata.Name] = ask(t, p.Metadata.Name)
+	}
+	group, ref := r.checkpoint(t, "leaveRunning: false")
+	r.published(t, ends(t, group), ref)
+	for _, p := range r.pods {
+		if err := shared.DeletePod(t.Context(), p.Metadata.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return ref, was
+}
+
+// ringRestore is the restore of a ring: pods that are created for it.
+type ringRestore struct {
+	group, label string
+	names        []string // of the new pods, by the order of the ring
+	on           []*cluster.Node
+}
+
+// restore asks for the restore of a ring, each pod on the other node. change changes the i-th pod; nil: none.
+func (r podRing) restore(t *testing.T, ref, spec string, change func(i int, p *pod)) ringRestore {
+	t.Helper()
+	again := ringRestore{group: name(t), label: name(t)}
+	apply(t, fmt.Sprintf("apiVersion: io.cryo/v1alpha1\nkind: CheckpointGroup\nmetadata: {name: %s}\nspec:\n  operation: Restore\n  selector: {matchLabels: {ring: %s}}\n  reference: %s\n%s",
+		again.group, again.label, shared.Registry.Reference(ref), indent(spec, "  ")))
+	for i, old := range r.pods {
+		p := ringPod(t, other(old.Spec.NodeName), again.label, "restartPolicy: Never")
+		p.annotations = map[string]string{"io.cryo.restore-group": again.group, "io.cryo.restore-member": old.Metadata.Name}
+		if change != nil {
+			change(i, &p)
+		}
+		apply(t, p.yaml())
+		again.names, again.on = append(again.names, p.name), append(again.on, p.node)
+	}
+	return again
+}
+
+// running waits until all pods of a restore are ready.
+func (a ringRestore) running(t *testing.T) podRing {
+	t.Helper()
+	r := podRing{label: a.label}
+	for _, name := range a.names {
+		r.pods = append(r.pods, ready(t, name))
+	}
+	return r
+}
+
+// fails waits until a restore has failed, and checks that no pod of it has run, and that nothing of it is left.
+func (a ringRestore) fails(t *testing.T, reason string) {
+	t.Helper()
+	if g := ends(t, a.group); g.Status.Phase != "Failed" || !strings.Contains(g.Status.Reason, reason) {
+		t.Errorf("%+v, want the reason %q", g.Status, reason)
+	}
+	a.none(t)
+}
+
+// none waits until the pods of a restore have ended, and checks that nothing of them is left.
+func (a ringRestore) none(t *testing.T) {
+	t.Helper()
+	for _, name := range a.names {
+		p, err := shared.WaitPod(t.Context(), name, "ended or gone", func(p *cluster.Pod) bool { return p.Status.Phase == "Failed" || !p.Metadata.DeletionTimestamp.IsZero() })
+		if gone := (*cluster.StatusError)(nil); errors.As(err, &gone) && gone.Code == http.StatusNotFound {
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		for _, c := range p.Status.ContainerStatuses {
+			if end := c.State.Terminated; end != nil {
+				t.Logf("%s: %s", name, end.Message)
+			}
+		}
+		if err := shared.DeletePod(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, n := range []*cluster.Node{shared.A, shared.B} {
+		for _, p := range n.Running() {
+			if p.Command == "workload" {
+				t.Errorf("%s has process %d of a restore that has failed", n.Name, p.PID)
+			}
+		}
+	}
+}
+
+// stepOf is the step that a pod has reached.
+func (g checkpointGroup) stepOf(pod string) string {
+	for _, n := range g.Status.Nodes {
+		if m, has := n.Members[pod]; has {
+			return m.Step
+		}
+	}
+	return ""
+}
+
+// killContainer kills a pod's first container.
+func killContainer(t *testing.T, n *cluster.Node, p *cluster.Pod) {
+	t.Helper()
+	_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
+	for _, process := range n.Running() {
+		if cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", process.PID)); err == nil && strings.Contains(string(cgroups), id) {
+			if err := syscall.Kill(process.PID, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatalf("no process of container %s runs on %s", id, n.Name)
+}
+
+// TestPodGroupRestore takes rings of two and four pods, which end, and restores them as other pods, each on another node and with another address: no message is lost. The restored pods are taken in step once more.
+// A container of them that is killed is started, and not restored again.
+func TestPodGroupRestore(t *testing.T) {
+	serveNodes(t)
+	for _, members := range []int{2, 4} {
+		t.Run(fmt.Sprint(members), func(t *testing.T) {
+			r := newPodRing(t, members, "restartPolicy: Never")
+			ref, was := r.ended(t)
+			again := r.restore(t, ref, "", func(_ int, p *pod) { p.spec = "" })
+			g := ends(t, again.group)
+			if g.Status.Phase != "Restored" || g.Status.Reason != "" || g.Status.Digest == "" {
+				t.Fatalf("%+v", g.Status)
+			}
+			is := again.running(t)
+			for i, p := range is.pods {
+				old, now := r.pods[i], ask(t, p.Metadata.Name)
+				if now.Life != was[old.Metadata.Name].Life || p.Status.PodIP == old.Status.PodIP || p.Spec.NodeName == old.Spec.NodeName {
+					t.Errorf("%s at %s on %s answers %+v; it was %+v at %s on %s", p.Metadata.Name, p.Status.PodIP, p.Spec.NodeName, now, was[old.Metadata.Name], old.Status.PodIP, old.Spec.NodeName)
+				}
+				must(t, shared.Exec(t.Context(), p.Metadata.Name, "", "grep", "-q", old.Metadata.Name, "/.cryo/restored.json"))
+			}
+			is.goesRound(t)
+			group, ref := is.checkpoint(t, "")
+			is.published(t, ends(t, group), ref)
+			is.goesRound(t)
+			victim := is.pods[0]
+			killContainer(t, again.on[0], victim)
+			if _, err := shared.WaitPod(t.Context(), victim.Metadata.Name, "started again", func(p *cluster.Pod) bool {
+				s := p.Status.ContainerStatuses
+				return len(s) == 1 && s[0].RestartCount > 0 && s[0].State.Running != nil
+			}); err != nil {
+				t.Error(err)
+			}
+			if events, err := shared.Events(t.Context(), victim.Metadata.Name); err != nil || !strings.Contains(fmt.Sprint(events), "Restored") {
+				t.Errorf("events %v, %v", events, err)
+			}
+		})
+	}
+}
+
+// TestPodGroupRestoreBad has one member of two not be restored, its pod be deleted while it waits, and cryo node die on either node: no pod runs, the status says why, nothing is left, and the group can be restored
+// afterwards.
+func TestPodGroupRestoreBad(t *testing.T) {
+	serveNodes(t)
+	r := newPodRing(t, 2, "restartPolicy: Never")
+	ref, was := r.ended(t)
+	const patience = "holdTimeoutSeconds: 100"
+	t.Run("misfit", func(t *testing.T) {
+		again := r.restore(t, ref, patience, func(i int, p *pod) {
+			if i == 1 {
+				p.spec += "\nvolumes: [{name: more, emptyDir: {}}]"
+				p.container += "\nvolumeMounts: [{name: more, mountPath: /more}]"
+			}
+		})
+		again.fails(t, "mounts")
+	})
+	t.Run("none of the group", func(t *testing.T) {
+		again := r.restore(t, ref, patience, func(i int, p *pod) {
+			if i == 1 {
+				p.annotations["io.cryo.restore-member"] = "other"
+			}
+		})
+		again.fails(t, "the group has no member other")
+	})
+	for _, step := range []string{"placed", "restored"} {
+		for _, what := range []string{"pod deleted", "coordinator", "member", "called off"} {
+			t.Run(step+"/"+what, func(t *testing.T) {
+				var open func()
+				waits, victim := 0, shared.A // the pod that is deleted, and waits for the other; the node whose cryo node dies
+				again := r.restore(t, ref, patience, func(i int, p *pod) {
+					if i > 0 {
+						return
+					}
+					open = reaches(step).set(t, other(p.node.Name)) // before a pod is made
+				})
+				leads := again.on[slices.Index(again.names, slices.Min(again.names))]
+				eventually(t, "step "+step, func() bool { return groupNow(t, again.group).stepOf(again.names[waits]) == step })
+				switch what {
+				case "pod deleted":
+					must(t, shared.Kubectl(t.Context(), "delete", "pod", again.names[waits], "--wait=false"))
+				case "called off":
+					must(t, shared.Kubectl(t.Context(), "delete", "checkpointgroup", again.group))
+				default:
+					if victim = leads; what == "member" {
+						victim = other(leads.Name)
+					}
+					if err := syscall.Kill(servicePID(t, victim), syscall.SIGKILL); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Second)
+				}
+				open()
+				if what == "called off" {
+					again.none(t)
+					return
+				}
+				again.fails(t, "")
+				if what != "pod deleted" {
+					renew(t, victim)
+				}
+			})
+		}
+	}
+	again := r.restore(t, ref, "", nil)
+	if g := ends(t, again.group); g.Status.Phase != "Restored" {
+		t.Fatalf("%+v", g.Status)
+	}
+	is := again.running(t)
+	for i, p := range is.pods {
+		if now := ask(t, p.Metadata.Name); now.Life != was[r.pods[i].Metadata.Name].Life {
+			t.Errorf("%s answers %+v", p.Metadata.Name, now)
+		}
+	}
+	is.goesRound(t)
+}
