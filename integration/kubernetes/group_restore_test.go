@@ -40,6 +40,15 @@ func (r podRing) ended(t *testing.T) (ref string, was map[string]lab.Answer) {
 	return ref, was
 }
 
+// shareRoots has cryo node find cryo's root directory where contrib/kubernetes has it: the nodes' shims have one of the test's own.
+func shareRoots(t *testing.T) {
+	t.Helper()
+	for _, n := range []*cluster.Node{shared.A, shared.B} {
+		must(t, n.Run(t.Context(), "sh", "-c", `mkdir -p "$1" /var/lib/cryo && mount --bind "$1" /var/lib/cryo`, "sh", n.CryoRoot()))
+		t.Cleanup(func() { must(t, n.Run(cleanupContext(t), "umount", "/var/lib/cryo")) })
+	}
+}
+
 // ringRestore is the restore of a ring: pods that are created for it.
 type ringRestore struct {
 	group, label string
@@ -141,6 +150,7 @@ func killContainer(t *testing.T, n *cluster.Node, p *cluster.Pod) {
 // TestPodGroupRestore takes rings of two and four pods, which end, and restores them as other pods, each on another node and with another address: no message is lost. The restored pods are taken in step once more.
 // A container of them that is killed is started, and not restored again.
 func TestPodGroupRestore(t *testing.T) {
+	shareRoots(t)
 	serveNodes(t)
 	for _, members := range []int{2, 4} {
 		t.Run(fmt.Sprint(members), func(t *testing.T) {
@@ -181,6 +191,7 @@ func TestPodGroupRestore(t *testing.T) {
 // TestPodGroupRestoreBad has one member of two not be restored, its pod be deleted while it waits, and cryo node die on either node: no pod runs, the status says why, nothing is left, and the group can be restored
 // afterwards.
 func TestPodGroupRestoreBad(t *testing.T) {
+	shareRoots(t)
 	serveNodes(t)
 	r := newPodRing(t, 2, "restartPolicy: Never")
 	ref, was := r.ended(t)
