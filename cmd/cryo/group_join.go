@@ -232,7 +232,13 @@ const undoneTime = 30 * time.Second
 
 // restorePod has the container of a pod restored from ref, and returns when it runs, or all is undone. reach is the hook of each step.
 func (g *podGroup) restorePod(ctx context.Context, w *waitingPod, ref string, reach func(context.Context, worker.Reached) (worker.Permission, error)) (*restore.Result, error) {
-	pass := func(at worker.Reached) (worker.Permission, error) { return reach(ctx, at) }
+	pass := func(at worker.Reached) (worker.Permission, error) {
+		p, err := reach(ctx, at)
+		if err != nil && ctx.Err() != nil {
+			err = g.whyCalledOff()
+		}
+		return p, err
+	}
 	w.pass.Store(&pass)
 	w.answer(worker.Permission{Ref: ref})
 	runs := func(*restore.Result) bool { return true }

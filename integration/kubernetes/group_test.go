@@ -192,7 +192,7 @@ func ends(t *testing.T, group string) (g checkpointGroup) {
 	t.Helper()
 	eventually(t, "the result of "+group, func() bool {
 		g = groupNow(t, group)
-		return g.Status.Phase == "Published" || g.Status.Phase == "Failed"
+		return g.Status.Phase == "Published" || g.Status.Phase == "Restored" || g.Status.Phase == "Failed"
 	})
 	t.Logf("%s: %s", g.Status.Phase, g.Status.Reason)
 	return g

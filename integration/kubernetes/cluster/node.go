@@ -23,6 +23,7 @@ type Node struct {
 	pods    string // subnet of its pods
 	labels  string // that the kubelet gives it, as --node-labels has them
 	kubelet *lab.Program
+	begun   time.Time // when the kubelet was started
 }
 
 // criConfig is what containerd has for kubelets. %[1]s is the image of sandboxes, %[2]s the directory of CNI plugins, %[3]s the handler of pods that name none.
@@ -242,6 +243,7 @@ func (n *Node) route(ctx context.Context) error {
 // StartKubelet starts the node's kubelet. [Cluster.WaitNode] waits for it.
 func (n *Node) StartKubelet(_ context.Context) (err error) {
 	dir := filepath.Join(n.Dir, "node")
+	n.begun = time.Now()
 	n.kubelet, err = n.Launch("kubelet", "unshare", "--mount", "--propagation", "unchanged", "sh", "-c", kubeletScript, "sh", filepath.Join(dir, "sysctl"),
 		n.cluster.Lab.Tool("kubernetes/kubelet"), "--config="+filepath.Join(dir, "kubelet.yaml"), "--kubeconfig="+filepath.Join(dir, "kubelet.kubeconfig"),
 		"--hostname-override="+n.Name, "--node-ip="+n.Address, "--node-labels="+n.labels, "--v=2")
@@ -288,9 +290,9 @@ func (n *Node) Checkpoint(ctx context.Context, namespace, pod, container string)
 	return filepath.Join(n.Root(), answer.Items[0]), nil
 }
 
-// WaitNode waits until a node that was started is ready.
+// WaitNode waits until a node is ready whose kubelet was started.
 func (c *Cluster) WaitNode(ctx context.Context, n *Node) error {
-	begin := time.Now().Add(-time.Second) // times of the API are in seconds
+	begin := n.begun.Add(-time.Second) // times of the API are in seconds
 	return c.wait(ctx, time.Minute, n.Name, func() (bool, error) {
 		if ended := n.kubelet.Ended(); ended != nil {
 			return true, ended
