@@ -132,6 +132,16 @@ func (g checkpointGroup) stepOf(pod string) string {
 	return ""
 }
 
+// hasFailed reports whether a pod's member has failed.
+func (g checkpointGroup) hasFailed(pod string) bool {
+	for _, n := range g.Status.Nodes {
+		if n.Members[pod].Failed != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // killContainer kills a pod's first container.
 func killContainer(t *testing.T, n *cluster.Node, p *cluster.Pod) {
 	t.Helper()
@@ -229,6 +239,7 @@ func TestPodGroupRestoreBad(t *testing.T) {
 				switch what {
 				case "pod deleted":
 					must(t, shared.Kubectl(t.Context(), "delete", "pod", again.names[waits], "--wait=false"))
+					eventually(t, "the end of the pod's restore", func() bool { return groupNow(t, again.group).hasFailed(again.names[waits]) })
 				case "called off":
 					must(t, shared.Kubectl(t.Context(), "delete", "checkpointgroup", again.group))
 				default:
