@@ -277,8 +277,8 @@ func (g *podGroup) whyCalledOff() error {
 	return failure.New(errdefs.ErrAborted, hint, "CheckpointGroup %s is not restored", o.Name)
 }
 
-// endPod ends the restored container of a pod, which the kubelet removes.
-func (a *app) endPod(ctx context.Context, id string) error {
+// endPod ends the restored container of the pod uid, which the kubelet removes. It leaves a container of another pod alone, whatever an object of the API server names.
+func (a *app) endPod(ctx context.Context, id string, uid types.UID) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoneTime)
 	defer cancel()
 	ctx, client, err := a.connect(ctx)
@@ -287,6 +287,13 @@ func (a *app) endPod(ctx context.Context, id string) error {
 	}
 	defer client.Close()
 	container, err := client.LoadContainer(ctx, id)
+	var labels map[string]string
+	if err == nil {
+		labels, err = container.Labels(ctx)
+	}
+	if err == nil && labels[worker.PodUID] != string(uid) {
+		return failure.New(errdefs.ErrPermissionDenied, "see who has changed the object: its status is for cryo node alone", "end the container %s of a group that is not restored: it is of pod %s, and the member is pod %s", id, labels[worker.PodUID], uid)
+	}
 	var task containerd.Task
 	if err == nil {
 		task, err = container.Task(ctx, nil)

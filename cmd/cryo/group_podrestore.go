@@ -215,7 +215,7 @@ func (g *podGroup) restoreMember(ctx context.Context, lead string, p groupPlan, 
 		return failure.New(errdefs.ErrUnavailable, "create another CheckpointGroup", "%s stands for another index on node %s than on node %s", o.Spec.Reference, g.node, lead)
 	}
 	m := &groupMember{app: g.quiet(), line: g.memberLine(lead, p.Name, groupAsk{Protocol: groupProtocol, Namespace: g.app.namespace, Restore: &groupRestore{Ref: from.refs[p.Member]}}, from.index)}
-	m.endPod = m.app.endPod
+	m.endPod = func(ctx context.Context, id string) error { return m.app.endPod(ctx, id, p.UID) }
 	m.inPod = func(ctx context.Context) (any, string, error) {
 		w, err := g.awaitPod(ctx, p.UID, from.member[p.UID])
 		if err != nil {
@@ -269,7 +269,7 @@ func (g *podGroup) endLeft(ctx context.Context, left map[string]memberShare) {
 		if m.Container == "" {
 			continue
 		}
-		if err := g.app.endPod(ctx, m.Container); err != nil {
+		if err := g.app.endPod(ctx, m.Container, m.UID); err != nil {
 			g.log(node.Entry{What: "end pod " + o.Namespace + "/" + name + " of a group that is not restored", Container: m.Container, Err: err})
 		}
 	}
