@@ -159,7 +159,7 @@ func (s *groupService) waitingFor(o *groupObject) (all []*waitingPod) {
 	return all
 }
 
-// verdict returns what the group's object says of a container that waits: that it is started, since it is no member or its group was restored before; that it is refused; or neither, then it waits.
+// verdict decides by the group's object what becomes of a container that waits: it is started, since it is no member or its group was restored before; it is refused; or it waits, where the result is neither.
 func (o *groupObject) verdict(pod worker.Pod) (starts bool, err error) {
 	const another = "create another CheckpointGroup, and pods that name it"
 	if !o.restores() {

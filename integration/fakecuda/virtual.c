@@ -241,7 +241,7 @@ static int reserved(CUdeviceptr pointer, size_t bytes)
 	return 0;
 }
 
-// A host cannot touch memory of a device. So it is nowhere that the program knows, and what the program maps at the same addresses is beside it. Memory of the host is at its addresses. By PROT_EXEC NVML tells
+// A host cannot touch memory of a device. So it is nowhere that the program knows, and what the program maps at the same addresses is beside it. Memory of the host is at its addresses. By PROT_EXEC NVML distinguishes
 // memory of others from what the process has on that device.
 CUresult place_make(struct mapping *m)
 {

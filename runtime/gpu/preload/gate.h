@@ -10,7 +10,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-// gate_for gives the stub for a function of that name, the same one each time; NULL where there is none left.
+// gate_for returns the stub for a function of that name, the same one each time; NULL where there is none left.
 void *gate_for(void *function, const char *name);
 // gate_ready is called once, long before gate_close.
 void gate_ready(void);

@@ -152,7 +152,7 @@ static void by_default(int signal, const siginfo_t *info)
 		syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), signal);
 }
 
-// pass_on does with a fault of the program's own what its action says. The mask that a handler has ends with the return from the signal.
+// pass_on handles a fault of the program's own by the action that the program has installed. The mask that a handler has ends with the return from the signal.
 static void pass_on(int signal, siginfo_t *info, void *context)
 {
 	struct sigaction action;
