@@ -18,7 +18,7 @@ import (
 	"github.com/cryo-project/cryo/shim/worker"
 )
 
-// waitingPod is the container of a pod that waits to be restored with its group. Its restore process, on this host, waits at each step for this process.
+// waitingPod is a pod's container that waits for the restore of its group. The container's restore process runs on this host, and waits at each step for the permission of this process.
 type waitingPod struct {
 	worker.Pod
 
@@ -26,13 +26,13 @@ type waitingPod struct {
 	report *restore.Listener[restore.Result]
 	gone   chan struct{}                                                   // closed when the restore process has failed or ended
 	joined chan worker.Permission                                          // of capacity 1: the answer to its first step
-	pass   atomic.Pointer[func(worker.Reached) (worker.Permission, error)] // answers further steps; nil: the container has not joined
+	pass   atomic.Pointer[func(worker.Reached) (worker.Permission, error)] // the function that permits the steps after the first; nil: the container has not joined
 }
 
 // joinTime is how long a container waits for the restore of its group to begin. The kubelet waits for two minutes: the container's pod learns the reason before.
 const joinTime = time.Minute
 
-// listenForPods takes containers that wait for their groups, until ctx ends.
+// listenForPods accepts the connections of restore processes whose containers wait for their groups, until ctx ends.
 func (s *groupService) listenForPods(ctx context.Context) {
 	l, err := s.openForPods()
 	for err == nil {
@@ -54,7 +54,7 @@ func (s *groupService) openForPods() (*channel.Listener, error) {
 	return worker.ListenForPods(c.Root)
 }
 
-// receive speaks with a restore process.
+// receive handles the connection of one restore process.
 func (s *groupService) receive(ctx context.Context, c *channel.Channel) {
 	w := &waitingPod{to: c, gone: make(chan struct{}), joined: make(chan worker.Permission, 1)}
 	w.report = restore.Attend[restore.Result](c, restore.Hooks{Step: func(_ context.Context, at worker.Reached) (p worker.Permission, err error) {
@@ -79,7 +79,7 @@ func (s *groupService) receive(ctx context.Context, c *channel.Channel) {
 	}()
 }
 
-// refuse calls the restore off. Its client learns the reason.
+// refuse calls the restore off, and sends the reason, which the container's client receives.
 func (w *waitingPod) refuse(reason error) {
 	_ = w.to.Send(worker.Permission{Failed: failure.Of(reason)}) // to a process that may have ended
 	w.report.CallOff()
@@ -185,14 +185,14 @@ func (o *groupObject) verdict(pod worker.Pod) (starts bool, err error) {
 	return false, nil
 }
 
-// nudge has the group look at the containers that wait.
+// nudge wakes the group, which then looks at the containers that wait.
 func (g *podGroup) nudge() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.wake()
 }
 
-// startOthers has containers of a pod start that are no members of its group.
+// startOthers permits the start of those containers of a pod that are no members of its group.
 func (g *podGroup) startOthers(o *groupObject, uid types.UID, member string) {
 	for _, w := range g.waitingFor(o) {
 		if w.UID == string(uid) && w.Container != member {
@@ -254,7 +254,7 @@ func (g *podGroup) restorePod(ctx context.Context, w *waitingPod, ref string, re
 	w.refuse(g.whyCalledOff())
 	undoing, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoneTime)
 	defer cancel()
-	if r, err := w.report.Await(undoing, runs); err == nil { // it had begun to run
+	if r, err := w.report.Await(undoing, runs); err == nil { // the container had begun to run before the restore was called off
 		return r, nil
 	}
 	return nil, context.Cause(ctx)

@@ -39,7 +39,7 @@ type groupObject struct {
 
 // groupSpec is what the caller wants. It never changes.
 type groupSpec struct {
-	Operation           groupOperation       `json:"operation"` // empty: a checkpoint
+	Operation           groupOperation       `json:"operation"` // empty: checkpointPods
 	Selector            metav1.LabelSelector `json:"selector"`
 	Container           string               `json:"container"` // of each pod; empty: its only one
 	Reference           string               `json:"reference"`
@@ -206,7 +206,7 @@ func (p groupPod) containerName(named string) (string, error) {
 	return named, nil
 }
 
-// container returns the id of the pod's container of which a snapshot is taken. A pod that cannot be a member is an error.
+// container returns the id of the container that the checkpoint is taken of. It returns an error if the pod cannot be a member.
 func (p groupPod) container(named string) (string, error) {
 	named, err := p.containerName(named)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 )
 
-// memberLine is a member's end of the line to the coordinator on node lead: what it sends becomes a part of this node's share of the group's status, and what it receives is what the coordinator's share has that is new. index is that of a group that is restored.
+// memberLine returns a member's end of the line to the coordinator, which runs on node lead. The line writes what the member sends into this node's share of the group's status. The member receives what is new in the coordinator's share. index is the index of a group that is restored.
 func (g *podGroup) memberLine(lead, name string, ask groupAsk, index image.Group) *groupLine {
 	l := newLine()
 	go func() {

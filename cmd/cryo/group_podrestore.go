@@ -176,7 +176,7 @@ func (s *groupSource) place(o *groupObject, pods []groupPod) error {
 // randomName is how many characters controllers add to the names of pods. Source: Kubernetes, apiserver/pkg/storage/names.
 const randomName = 5
 
-// memberOf returns the member of the index for which the pod is: the one that its annotation names, else that of the same name, else the only one whose name differs in no more than what a controller has added.
+// memberOf returns the member of the index that the pod restores. It is the one that the pod's annotation names, else the one with the pod's name, else the only one whose name differs in nothing but the characters that a controller has added.
 func (p groupPod) memberOf(index image.Group) (string, error) {
 	named, given := p.Annotations[worker.MemberAnnotation]
 	var like []string
@@ -198,7 +198,7 @@ func (p groupPod) memberOf(index image.Group) (string, error) {
 	return "", failure.New(errdefs.ErrInvalidArgument, hint, "it is not known which member of the group pod %s is", p.Name)
 }
 
-// find checks that a pod that the coordinator has found is that which this node finds.
+// find returns an error if the coordinator's pod is not one that this node has found itself.
 func (s groupSource) find(p groupPlan) (string, error) {
 	for _, own := range s.pods {
 		if own.UID == p.UID && own.Name == p.Name && own.Member == p.Member && own.Node == p.Node {
@@ -208,7 +208,7 @@ func (s groupSource) find(p groupPlan) (string, error) {
 	return "", failure.New(errdefs.ErrNotFound, "create another CheckpointGroup", "the pod %s that the coordinator has found for the member %s is not on node %s", p.Name, p.Member, p.Node)
 }
 
-// restoreMember has a member of this node take part.
+// restoreMember runs a member of this node through the restore.
 func (g *podGroup) restoreMember(ctx context.Context, lead string, p groupPlan, from groupSource) error {
 	o, _, _ := g.now()
 	if l := o.Status.Nodes[lead].Leads; l == nil || l.Index == nil || l.Index.Digest != from.at.Digest {
@@ -259,7 +259,7 @@ func (g *podGroup) coordinateRestore(ctx context.Context, from groupSource) {
 	g.conclude(ctx, o.ended(restored, err))
 }
 
-// endLeft ends containers that a process before this one has let run, of a group that is not restored. left are their members.
+// endLeft ends the containers of a group that is not restored, if an earlier cryo node of this host has started them. left are their members.
 func (g *podGroup) endLeft(ctx context.Context, left map[string]memberShare) {
 	o, _, _ := g.now()
 	if !o.restores() || o.Status.Phase != groupFailed {

@@ -55,7 +55,7 @@ void team_drop(struct handle *h);
 // team_wait waits, between enter and leave, until all devices are added, if a value is a multicast object's. Handles may have been released meanwhile.
 CUresult team_wait(CUmemGenericAllocationHandle value, CUresult r);
 
-// place_make maps the memory of a mapping for the driver, and place_drop unmaps it.
+// place_make maps the memory of a mapping where the fake driver reads and writes it. place_drop unmaps it.
 CUresult place_make(struct mapping *m);
 void place_drop(struct mapping *m);
 

@@ -46,7 +46,7 @@ func Listen[R any](dir string, hooks Hooks, debug func(line string)) (*Listener[
 	return l, nil
 }
 
-// Attend passes on what the process at the other end of c reports.
+// Attend returns a listener for the process at the other end of c.
 func Attend[R any](c *channel.Channel, hooks Hooks) *Listener[R] {
 	l := newListener[R](hooks.OrNobody(), nil)
 	go l.attend(c)
@@ -69,7 +69,7 @@ func (l *Listener[R]) accept() {
 	}
 }
 
-// attend hears a process until its end.
+// attend receives what a process reports, until the process ends.
 func (l *Listener[R]) attend(c *channel.Channel) {
 	l.set(func() {
 		l.from, l.heard, l.ended = c, true, false

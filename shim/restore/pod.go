@@ -86,7 +86,7 @@ func (v *serving) placed(o Options) error {
 	return err
 }
 
-// refuse answers a shim, of which nothing more is wanted, with the reason until it lets go of this process: the container's client learns the reason.
+// refuse answers each request of the shim with the reason, until the shim closes the conversation. The shim passes the reason on to the container's client.
 func (v *serving) refuse(shim *worker.Conversation, reason error) {
 	if v.request.Group == "" || errors.Is(reason, errGone) {
 		return

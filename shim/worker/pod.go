@@ -35,7 +35,7 @@ func ListenForPods(root string) (*channel.Listener, error) {
 // OpenNode reaches cryo node of this host, which permits each [Step]. It returns an error where none waits.
 func OpenNode(root string) (*Report, error) { return OpenReport(filepath.Join(root, groupDirectory)) }
 
-// Labels that CRI gives containers. Source: kubelet, pkg/kubelet/types/labels.go.
+// Labels that the kubelet sets on containers. Source: kubelet, pkg/kubelet/types/labels.go.
 const (
 	PodName      = "io.kubernetes.pod.name"
 	PodNamespace = "io.kubernetes.pod.namespace"

@@ -52,7 +52,7 @@ int main(void)
 	}
 }`
 
-// TestManagedHanded hands over memory of which each chunk is in another state, and gives the same, or other memory with the same bytes, back.
+// TestManagedHanded hands over memory with a chunk in each state. The program then receives the same memory, or other memory with the same bytes.
 func TestManagedHanded(t *testing.T) {
 	r, path := managedProgram(t, managedSteps, 256)
 	a := r.steps(path).app(r)

@@ -174,7 +174,7 @@ func (a *managedApp) must(err error) {
 	}
 }
 
-// take has the program hand its memory over, and back gives it back, as memory that it has had or other with the same bytes.
+// take makes the program hand its memory over. back returns it: the same memory, or other memory with the same bytes.
 func (a *managedApp) take() (pieces []record.GPUPiece, files []*os.File) {
 	a.t.Helper()
 	p := a.dial()

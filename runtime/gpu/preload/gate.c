@@ -159,7 +159,7 @@ static struct seat *seat_enter(void)
 
 static int out_of_memory(void) { return 2; } // CUDA_ERROR_OUT_OF_MEMORY
 
-// gate_enter is called by the stub of that number where it is not as simple as it mostly is. It counts the thread in, and returns the function that it stands for.
+// The stub of that number calls gate_enter where its own short way does not do. gate_enter counts the thread in, and returns the driver's function of the stub.
 HIDDEN void *gate_enter(unsigned number)
 {
 	struct seat *s = seat_enter();

@@ -214,7 +214,7 @@ int managed_catch(void)
 	return installed != 0;
 }
 
-// without returns a set without SIGSEGV: a fault kills a thread that has it blocked.
+// without returns a copy of a signal set without SIGSEGV. The kernel kills a thread that has SIGSEGV blocked when it touches memory of the device.
 static const sigset_t *without(const sigset_t *set, sigset_t *changed)
 {
 	if (!set || !managed_asked())

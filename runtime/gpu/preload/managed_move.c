@@ -14,7 +14,7 @@
 // RELAXED is CU_STREAM_CAPTURE_MODE_RELAXED: what this thread does has nothing to do with captures.
 #define RELAXED 2
 
-// users are contexts in which work was started that may use managed memory; under managed_lock.
+// users are the contexts in which the program has started work that may use managed memory. managed_lock guards them.
 static CUcontext users[64];
 static unsigned users_count;
 
