@@ -246,7 +246,7 @@ bin/kubernetes/cni/%: $(PINNED)
 
 .PHONY: kubernetes-test
 kubernetes-test: deps build fakecuda kubernetes tools ## run the tests under Kubernetes' own components, two nodes and a registry on this machine (as root)
-	@$(GO) test ./integration/kubernetes -count=1 -timeout 30m -v $(TESTFLAGS) | grep -v '^=== '
+	@$(GO) run ./integration/runner $(RUNFLAGS) --tier kubernetes
 
 .PHONY: kubernetes-bench
 kubernetes-bench: deps build kubernetes tools ## measure a Deployment scaled from nothing, started and restored; CRYO_SCALE=PODS,MIB

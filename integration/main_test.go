@@ -8,7 +8,6 @@
 package integration
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -17,9 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/cryo-project/cryo/integration/lab"
+	"github.com/cryo-project/cryo/integration/worker"
 )
 
 // shared is what most tests run on.
@@ -43,24 +41,6 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
-// worker is set where integration/runner hands out the tests.
-var worker = flag.Bool("worker", false, "run the tests whose names come in descriptor 3, a line each, and write their exit status to descriptor 4")
-
-// work runs the tests that are named one after the other, until there is no more name.
-func work(m *testing.M) (code int) {
-	names, codes := os.NewFile(3, "names"), os.NewFile(4, "codes")
-	unix.CloseOnExec(int(names.Fd()))
-	unix.CloseOnExec(int(codes.Fd()))
-	for lines := bufio.NewScanner(names); lines.Scan(); {
-		if err := flag.Set("test.run", "^"+lines.Text()+"$"); err != nil {
-			fmt.Println(err)
-			return 2
-		}
-		fmt.Fprintln(codes, m.Run())
-	}
-	return 0
-}
-
 // run is TestMain with deferred calls.
 func run(m *testing.M) int {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -75,12 +55,7 @@ func run(m *testing.M) int {
 		fmt.Println("open lab:", err)
 		return 1
 	}
-	code := 0
-	if *worker {
-		code = work(m)
-	} else {
-		code = m.Run()
-	}
+	code := worker.Run(m)
 	for _, leak := range shared.lab.Leaks() {
 		fmt.Println("left behind:", leak)
 		code = 1

@@ -8,9 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -365,99 +363,4 @@ func (at turnstile) set(t *testing.T, n *cluster.Node) (open func()) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// TestPodGroupBad has cryo node die at each step, on the coordinator's node and on that of another member, and has it be silent: all pods run on, and the status says why.
-func TestPodGroupBad(t *testing.T) {
-	serveNodes(t)
-	r := newPodRing(t, 2, "")
-	first := slices.MinFunc(r.pods, func(a, b *cluster.Pod) int { return strings.Compare(a.Metadata.Name, b.Metadata.Name) })
-	leads, other := shared.A, shared.B
-	if first.Spec.NodeName == shared.B.Name {
-		leads, other = shared.B, shared.A
-	}
-	for _, step := range []string{"admitted", "frozen", "held", "complete", "told"} {
-		for _, c := range []struct {
-			name   string
-			victim *cluster.Node
-			signal syscall.Signal
-			at     string // the only step; empty: each
-		}{
-			{"coordinator", leads, syscall.SIGKILL, ""}, {"member", other, syscall.SIGKILL, ""}, {"ended", leads, syscall.SIGTERM, "held"},
-			{"silence", other, syscall.SIGSTOP, "held"}, {"silent coordinator", leads, syscall.SIGSTOP, "told"}, // as death, 15 s later
-		} {
-			if c.at != "" && c.at != step {
-				continue
-			}
-			t.Run(step+"/"+c.name, func(t *testing.T) {
-				held, waits := other, leads // the member that is held up, and another that waits for it
-				if c.victim == other {
-					held, waits = leads, other
-				}
-				open := reaches(step).set(t, held)
-				group, ref := r.checkpoint(t, "holdTimeoutSeconds: 60")
-				eventually(t, "step "+step, func() bool { return groupNow(t, group).step(waits) == step })
-				pid := servicePID(t, c.victim)
-				if err := syscall.Kill(pid, c.signal); err != nil {
-					t.Fatal(err)
-				}
-				if c.signal == syscall.SIGSTOP {
-					defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
-				}
-				if c.signal == syscall.SIGKILL {
-					time.Sleep(time.Second)
-				}
-				open()
-				g := ends(t, group)
-				index := groupIndex(t, ref)
-				if (g.Status.Phase == "Published") != (index != nil) || index != nil && step != "told" || g.Status.Reason == "" {
-					t.Errorf("%+v; the registry has %+v", g.Status, index)
-				}
-				if c.signal == syscall.SIGSTOP {
-					if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
-						t.Fatal(err)
-					}
-				}
-				r.goesRound(t)
-				renew(t, c.victim)
-			})
-		}
-	}
-	t.Run("absent", func(t *testing.T) {
-		open := turnstile{"?members.orValue({}).size() == 0", `{"members":{"x":{"container":"x"}}}`}.set(t, other)
-		group, ref := r.checkpoint(t, "")
-		if g := ends(t, group); g.Status.Phase != "Failed" || !strings.Contains(g.Status.Reason, "does not take part") || groupIndex(t, ref) != nil {
-			t.Errorf("%+v", g.Status)
-		}
-		open()
-		r.goesRound(t)
-	})
-	t.Run("published/coordinator", func(t *testing.T) {
-		open := permits("complete").set(t, leads)
-		group, ref := r.checkpoint(t, "")
-		eventually(t, "the index", func() bool { return groupIndex(t, ref) != nil })
-		if err := syscall.Kill(servicePID(t, leads), syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		open()
-		if g := ends(t, group); g.Status.Phase != "Published" || g.Status.Reason == "" || g.Status.Digest == "" {
-			t.Errorf("%+v", g.Status)
-		}
-		r.goesRound(t)
-		renew(t, leads)
-	})
-	t.Run("deleted", func(t *testing.T) {
-		open := reaches("held").set(t, other)
-		group, ref := r.checkpoint(t, "")
-		eventually(t, "step held", func() bool { return groupNow(t, group).step(leads) == "held" })
-		must(t, shared.Kubectl(t.Context(), "delete", "checkpointgroup", group))
-		r.goesRound(t)
-		if index := groupIndex(t, ref); index != nil {
-			t.Errorf("the registry has %+v", index)
-		}
-		open()
-	})
-	group, ref := r.checkpoint(t, "")
-	r.published(t, ends(t, group), ref)
-	r.goesRound(t)
 }

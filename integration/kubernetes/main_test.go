@@ -15,6 +15,7 @@ import (
 
 	"github.com/cryo-project/cryo/integration/kubernetes/cluster"
 	"github.com/cryo-project/cryo/integration/lab"
+	"github.com/cryo-project/cryo/integration/worker"
 )
 
 // shared is the cluster that all tests run on.
@@ -50,7 +51,7 @@ func runTests(m *testing.M) int {
 		return 1
 	}
 	fmt.Printf("the cluster started in %.1fs\n", time.Since(begin).Seconds())
-	code := m.Run()
+	code := worker.Run(m)
 	for _, leak := range shared.Leaks() {
 		fmt.Println("left behind:", leak)
 		code = 1

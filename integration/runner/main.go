@@ -2,10 +2,13 @@
 //
 // There are two tiers. A test in a file whose name ends in _all_test.go belongs to the second, which "make test-all" runs; all others are the first,
 // which "make test" runs. A test of the first tier that takes more than 5 s by itself fails, or more than a slow machine needs for as much. Tests in a file with _alone_ in its name measure time:
-// they run after the others, one at a time.
+// they run after the others, one at a time. The tests of integration/kubernetes are a tier of their own; they run one at a time, on one cluster.
+//
+// Where the time is limited (--for), runner begins no test afterwards, and its last lines name those that it has not run.
 //
 //	go run ./integration/runner --tier first
 //	go run ./integration/runner --run '^TestGPU' --jobs 1 --verbose
+//	go run ./integration/runner --tier second --for 40m --shuffle 7
 package main
 
 import (
@@ -14,6 +17,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -49,16 +53,20 @@ var options struct {
 	retry   bool
 	verbose bool
 	timeout time.Duration
+	limit   time.Duration
+	shuffle int64
 }
 
 func main() {
-	flag.StringVar(&options.tier, "tier", "all", "which tests: first, second or all")
+	flag.StringVar(&options.tier, "tier", "all", "which tests: first, second, all (of both), or kubernetes")
 	flag.IntVar(&options.jobs, "jobs", runtime.NumCPU()+1, "how many processes run tests side by side")
 	run := flag.String("run", "", "only tests whose names match this regular expression")
 	skip := flag.String("skip", "", "no tests whose names match this regular expression")
 	flag.BoolVar(&options.retry, "retry", false, fmt.Sprintf("run at most %d tests that failed once more, by themselves", retries))
 	flag.BoolVar(&options.verbose, "verbose", false, "print the output of tests that pass, too")
 	flag.DurationVar(&options.timeout, "timeout", 10*time.Minute, "end a test that takes longer, on a machine of usual speed")
+	flag.DurationVar(&options.limit, "for", 0, "begin no test after so long, and name those that were not run; 0: run all")
+	flag.Int64Var(&options.shuffle, "shuffle", 0, "run the tests in an order of chance that this number decides; 0: the order of their files")
 	flag.Parse()
 	var err error
 	if options.run, err = regexp.Compile(*run); err == nil && *skip != "" {
@@ -78,25 +86,37 @@ func main() {
 // all builds the tests, runs those that the options name and prints what became of them.
 func all(ctx context.Context) error {
 	begun := time.Now()
-	names, alone, err := tests("integration")
+	dir := "integration"
+	if options.tier == kubernetes {
+		dir, options.jobs = filepath.Join(dir, kubernetes), 1
+	}
+	names, alone, err := tests(dir)
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "cryo-tests-")
+	built, err := os.MkdirTemp("", "cryo-tests-")
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	program := filepath.Join(dir, "integration.test")
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-o", program, "./integration")
+	defer os.RemoveAll(built)
+	program := filepath.Join(built, "integration.test")
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-o", program, "./"+dir)
 	build.Stderr = os.Stderr
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("build the tests: %w", err)
 	}
 	options.timeout = times(options.timeout, slowness(ctx))
-	r := &runner{program: program, total: len(names) + len(alone)}
+	r := &runner{program: program, dir: dir, total: len(names) + len(alone)}
+	if options.limit > 0 {
+		r.end = begun.Add(options.limit)
+	}
+	if options.shuffle != 0 {
+		chance := rand.New(rand.NewPCG(uint64(options.shuffle), 0))
+		chance.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	}
 	r.side(ctx, options.jobs, names)
 	r.side(ctx, 1, alone)
+	r.end = time.Time{}
 	r.again(ctx)
 	return errors.Join(ctx.Err(), r.summary(time.Since(begun)))
 }
@@ -133,16 +153,22 @@ func tests(dir string) (names, alone []string, err error) {
 	return names, alone, nil
 }
 
+// kubernetes is the tier, and the folder, of the tests under Kubernetes.
+const kubernetes = "kubernetes"
+
 var function = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9_]*)\(t \*testing\.T\)`)
 
 // runner collects what became of tests.
 type runner struct {
 	program string
+	dir     string // of the tests' source, where they run
 	total   int
+	end     time.Time // no test begins later; zero: no such time
 
 	mu      sync.Mutex
 	done    []outcome
 	retried []string
+	unrun   []string // the tests for which there was no time
 	left    []string // what processes of tests have left behind
 }
 
@@ -171,6 +197,9 @@ func (r *runner) side(ctx context.Context, jobs int, names []string) {
 				if ctx.Err() != nil {
 					break
 				}
+				if r.late(name) {
+					continue
+				}
 				var o outcome
 				if o, w = r.one(ctx, w, name); ctx.Err() == nil {
 					r.report(o)
@@ -187,11 +216,22 @@ func (r *runner) side(ctx context.Context, jobs int, names []string) {
 	workers.Wait()
 }
 
+// late takes note of a test for which there is no time any more.
+func (r *runner) late(name string) bool {
+	if r.end.IsZero() || time.Now().Before(r.end) {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unrun = append(r.unrun, name)
+	return true
+}
+
 // one runs a test in a process, which it starts if w is nil, and returns the process, or nil if it has ended.
 func (r *runner) one(ctx context.Context, w *worker, name string) (outcome, *worker) {
 	if w == nil {
 		var err error
-		if w, err = startWorker(ctx, r.program); err != nil {
+		if w, err = startWorker(ctx, r.program, r.dir); err != nil {
 			return outcome{name: name, failed: true, output: err.Error()}, nil
 		}
 	}
@@ -340,9 +380,15 @@ func (r *runner) summary(took time.Duration) error {
 	if len(r.retried) > 0 {
 		fmt.Println("failed at first, and were run once more:", strings.Join(r.retried, " "))
 	}
+	if len(r.unrun) > 0 {
+		fmt.Printf("NOT RUN, for want of time, are %d tests: %s\n", len(r.unrun), strings.Join(r.unrun, " "))
+	}
 	var err error
 	if len(failed) > 0 {
 		err = errors.New("failed: " + strings.Join(failed, " "))
+	}
+	if len(r.done) == 0 {
+		err = errors.New("no test was run")
 	}
 	if len(r.left) > 0 {
 		err = errors.Join(err, fmt.Errorf("tests of %d processes have left something behind", len(r.left)))
@@ -358,7 +404,7 @@ type worker struct {
 	written *os.File // what the process prints: a file, so that all of a test's output is there when its status is
 }
 
-func startWorker(ctx context.Context, program string) (*worker, error) {
+func startWorker(ctx context.Context, program, dir string) (*worker, error) {
 	namesIn, names, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -373,7 +419,7 @@ func startWorker(ctx context.Context, program string) (*worker, error) {
 	}
 	w := &worker{names: names, codes: codes, written: written}
 	w.command = exec.CommandContext(ctx, program, "-test.v", "-test.timeout", options.timeout.String(), "-worker")
-	w.command.Dir = "integration"
+	w.command.Dir = dir
 	w.command.Cancel = func() error { return w.command.Process.Signal(os.Interrupt) }
 	w.command.WaitDelay = time.Minute
 	w.command.Stdout, w.command.Stderr = written, written
