@@ -181,9 +181,14 @@ func (c *Channel) ReceiveBytes() ([]byte, []int, error) {
 	oob := make([]byte, unix.CmsgSpace(4*MaxDescriptors))
 	var n, oobn, flags int
 	var received error
+	reset := false
 	err := c.raw.Read(func(own uintptr) bool {
 		for {
 			n, oobn, flags, _, received = unix.Recvmsg(int(own), c.data, oob, unix.MSG_CMSG_CLOEXEC)
+			if errors.Is(received, unix.ECONNRESET) && !reset {
+				reset = true // the kernel returns it once, ahead of the last messages of a process that has left some unread
+				continue
+			}
 			if !errors.Is(received, unix.EINTR) {
 				return !errors.Is(received, unix.EAGAIN)
 			}

@@ -90,6 +90,29 @@ func TestEnd(t *testing.T) {
 	}
 }
 
+// TestUnread: the last word of a process arrives, whatever that process has not read.
+func TestUnread(t *testing.T) {
+	a, b := ends(t)
+	for _, c := range []struct {
+		from *Channel
+		word string
+	}{{b, "unread"}, {a, "first"}, {a, "last"}} {
+		if err := c.from.Send(said{c.word}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.Close()
+	for _, want := range []string{"first", "last"} {
+		var got said
+		if _, err := b.Receive(&got); err != nil || got.Words != want {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	if _, err := b.Receive(&said{}); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+}
+
 func TestNoMessage(t *testing.T) {
 	a, b := ends(t)
 	if err := a.Send(said{strings.Repeat("x", MaxFile)}); !errors.Is(err, unix.EMSGSIZE) {
