@@ -69,6 +69,37 @@ func TestGPUManagedSides(t *testing.T) {
 	alone(t, b)
 }
 
+// TestGPUManagedPinned moves a program that wants a part of its managed memory on the host, where the device reaches it, and leaves it running.
+func TestGPUManagedPinned(t *testing.T) {
+	a, b := gpuPair(t)
+	id := name(t)
+	ref := shared.registry.Reference("gpu/" + id + ":1")
+	before := startGPU(t, a, id, emulating, append(slices.Clone(alternating), "--preferred")...)
+	hosts := []*lab.Host{a, b}
+	for _, h := range hosts {
+		forget(t, h, ref)
+	}
+	for i := range 4 {
+		from, to := hosts[i%2], hosts[(i+1)%2]
+		must(t, from.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--gpu-engine", "keeper"))
+		must(t, from.Cryo(t.Context(), "rm", ref))
+		unharmed(t, from, id, before)
+		must(t, from.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
+		bytes, fallbacks := pieces(t, from, ref)
+		if bytes == 0 || bytes >= 18<<20 || fallbacks != "" {
+			t.Errorf("%.0f bytes were handed over; fallbacks: %s", bytes, fallbacks)
+		}
+		remove(t.Context(), from, id)
+		cleanup(t, to, id)
+		must(t, to.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
+		unharmed(t, to, id, before)
+		must(t, from.Cryo(t.Context(), "rm", ref))
+		must(t, to.Cryo(t.Context(), "rm", ref))
+	}
+	alone(t, a)
+	alone(t, b)
+}
+
 // TestGPUManagedAgain takes 20 snapshots of a program that goes on, while host and device touch its managed memory all the time.
 func TestGPUManagedAgain(t *testing.T) {
 	a, _ := gpuPair(t)

@@ -32,13 +32,18 @@ func (s *service) gpuEngine(spec *specs.Spec) (engine string, asked bool, err er
 	return engine, asked, err
 }
 
-// wantsManaged reports whether a container's annotation asks for managed memory of the library's.
-func wantsManaged(spec *specs.Spec) (bool, error) {
+// managedVariable returns the variable of the environment by which the library does what a container's annotation asks for; empty: it has none.
+func managedVariable(spec *specs.Spec) (string, error) {
 	value, asked := spec.Annotations[gpu.ManagedAnnotation]
-	if asked && value != gpu.ManagedEmulated {
-		return false, fmt.Errorf("annotation %s=%q is not %s: %w", gpu.ManagedAnnotation, value, gpu.ManagedEmulated, errdefs.ErrInvalidArgument)
+	switch {
+	case !asked:
+		return "", nil
+	case value == gpu.ManagedEmulated:
+		return library.Managed, nil
+	case value == gpu.ManagedOnHost:
+		return library.ManagedOnHost, nil
 	}
-	return asked, nil
+	return "", fmt.Errorf("annotation %s=%q is neither %s nor %s: %w", gpu.ManagedAnnotation, value, gpu.ManagedEmulated, gpu.ManagedOnHost, errdefs.ErrInvalidArgument)
 }
 
 // sharesProcesses is why a container that does not ask for the engine keeper goes without the library: what opens memory of its processes by legacy IPC must have the library too, and
@@ -60,7 +65,7 @@ func (s *service) giveLibrary(ctx context.Context, c *container, r *taskAPI.Crea
 		if err != nil {
 			return err
 		}
-		managed, err := wantsManaged(spec)
+		managed, err := managedVariable(spec)
 		if err != nil || engine != image.KeeperEngine {
 			return err
 		}
@@ -79,8 +84,8 @@ func (s *service) giveLibrary(ctx context.Context, c *container, r *taskAPI.Crea
 		c.gpus.fallback, err = injectWith(ctx, r, func(rootfs string) string { return found.Inject(spec, rootfs) })
 		if err == nil && c.gpus.fallback == "" {
 			c.gpus.library = &image.GPULibrary{Digest: found.Digest}
-			if managed {
-				spec.Process.Env = append(spec.Process.Env, library.Managed)
+			if managed != "" {
+				spec.Process.Env = append(spec.Process.Env, managed)
 			}
 		}
 		return err

@@ -126,10 +126,12 @@ func TestGiveManaged(t *testing.T) {
 	hostLibrary(t)
 	for name, test := range map[string]struct {
 		engine, managed string
-		given, wrong    bool
+		given           string
+		wrong           bool
 	}{
 		"not asked":             {engine: image.KeeperEngine},
-		"asked":                 {engine: image.KeeperEngine, managed: gpu.ManagedEmulated, given: true},
+		"asked":                 {engine: image.KeeperEngine, managed: gpu.ManagedEmulated, given: library.Managed},
+		"on the host":           {engine: image.KeeperEngine, managed: gpu.ManagedOnHost, given: library.ManagedOnHost},
 		"asked, with no engine": {engine: image.DriverEngine, managed: gpu.ManagedEmulated},
 		"another word":          {engine: image.KeeperEngine, managed: "yes", wrong: true},
 		"another, no engine":    {engine: image.DriverEngine, managed: "yes", wrong: true},
@@ -147,8 +149,14 @@ func TestGiveManaged(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if given := slices.Contains(spec.Process.Env, library.Managed); given != test.given {
-			t.Errorf("%s: given is %v", name, given)
+		given := ""
+		for _, v := range spec.Process.Env {
+			if v == library.Managed || v == library.ManagedOnHost {
+				given += v
+			}
+		}
+		if given != test.given {
+			t.Errorf("%s: it is given %q", name, given)
 		}
 	}
 }

@@ -70,6 +70,8 @@ static void on_device(void)
 	void *arguments[] = {&memory, &n, &one};
 
 	must("cuLaunchKernel", cuda.cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL));
+	if (options.preferred)
+		must("cuCtxSynchronize", cuda.cuCtxSynchronize());
 	value++;
 }
 
@@ -126,6 +128,8 @@ void alternate_start(int mib, CUcontext with)
 	words = ((size_t)mib << 20) / 8;
 	must("cuMemAllocManaged", cuda.cuMemAllocManaged(&one, 8 * words, 1));
 	must("cuMemAllocManaged", cuda.cuMemAllocManaged(&second, 8 * words, 1));
+	if (options.preferred)
+		must("cuMemAdvise", cuda.cuMemAdvise(one, 8 * words, 3, -1)); // preferred location: CPU
 	memory = (uint64_t *)one;
 	other = (uint64_t *)second;
 	must("cuModuleLoadData", cuda.cuModuleLoadData(&module, "fake_add"));

@@ -22,6 +22,18 @@ int virtual_holds(CUdeviceptr pointer, size_t bytes, int write)
 	return 1;
 }
 
+int virtual_reaches(CUdeviceptr pointer, size_t bytes, int device)
+{
+	for (CUdeviceptr at = pointer; at < pointer + bytes;) {
+		struct mapping *m = inside(at, 1);
+
+		if (!m || m->access[device] != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+			return 0;
+		at = (CUdeviceptr)m->address + m->bytes;
+	}
+	return 1;
+}
+
 int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *device)
 {
 	struct mapping *m = inside(pointer, 1);

@@ -108,6 +108,7 @@ FAKE CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
 FAKE CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
 
 FAKE CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
+FAKE CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer);
 FAKE CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
 FAKE CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags);
 FAKE CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);

@@ -311,6 +311,20 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 	return leave(r);
 }
 
+// cuDeviceCanAccessPeer says that all GPUs reach each other; an order has it fail.
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+	CUresult r = orders_own("cuDeviceCanAccessPeer");
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	if (r == CUDA_SUCCESS && (device < 0 || device >= devices_count || peer < 0 || peer >= devices_count))
+		r = CUDA_ERROR_INVALID_DEVICE;
+	*can = r == CUDA_SUCCESS && device != peer;
+	return leave(r);
+}
+
 // meet starts a kernel that ends when all ranks have launched as many of them, as NCCL's do.
 static void meet(struct meeting m)
 {

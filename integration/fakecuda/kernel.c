@@ -7,16 +7,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define UNIT ((size_t)1 << 20)
 
 typedef CUresult run(unsigned blocks, void **arguments);
 
-static run written, sums, add, later;
-static const struct kernel { const char *name; run *run; } kernels[] = {{"cryo_written", written}, {"cryo_sums", sums}, {"fake_add", add}, {"fake_later", later}};
+static run written, sums, add, later, wait_for;
+static const struct kernel { const char *name; run *run; } kernels[] = {{"cryo_written", written}, {"cryo_sums", sums}, {"fake_add", add}, {"fake_later", later}, {"fake_wait", wait_for}};
 
-// What kernels that take their time do when they end. They are few at a time.
-static struct addition { CUdeviceptr at; size_t words; uint64_t value; } additions[64];
+// What kernels that take their time do when they end. They are few at a time. One that waits ends when its first word is not 0 any more.
+static struct addition { CUdeviceptr at; size_t words; uint64_t value; int waits; } additions[64];
 static unsigned additions_count;
 
 // named finds the kernel that a text has.
@@ -135,13 +136,11 @@ static void perform(const struct addition *a)
 	}
 }
 
-static struct addition addition(void **arguments) { return (struct addition){*(CUdeviceptr *)arguments[0], *(size_t *)arguments[1], *(uint64_t *)arguments[2]}; }
-
-static CUresult queue(void **arguments, unsigned ms)
+static CUresult queue(void **arguments, unsigned ms, int waits)
 {
-	struct addition a = addition(arguments);
+	struct addition a = {*(CUdeviceptr *)arguments[0], *(size_t *)arguments[1], *(uint64_t *)arguments[2], waits};
 
-	if (!holds(a.at, 8 * a.words))
+	if (!memory_holds(a.at, 8 * a.words) && !virtual_reaches(a.at, 8 * a.words, current->device))
 		return CUDA_ERROR_ILLEGAL_ADDRESS;
 	if (additions_count == sizeof(additions) / sizeof(*additions))
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -154,14 +153,29 @@ static CUresult queue(void **arguments, unsigned ms)
 static CUresult add(unsigned blocks, void **arguments)
 {
 	(void)blocks;
-	return queue(arguments, 0);
+	return queue(arguments, 0, 0);
 }
 
 // later does the same when so many milliseconds have passed: that is how long the kernel runs.
 static CUresult later(unsigned blocks, void **arguments)
 {
 	(void)blocks;
-	return queue(arguments, *(unsigned *)arguments[3]);
+	return queue(arguments, *(unsigned *)arguments[3], 0);
+}
+
+// wait_for does the same when the host has written to the first word.
+static CUresult wait_for(unsigned blocks, void **arguments)
+{
+	(void)blocks;
+	return queue(arguments, 0, 1);
+}
+
+static void wait_until_written(CUdeviceptr at)
+{
+	size_t n = sizeof(uint64_t);
+
+	while (!__atomic_load_n((uint64_t *)virtual_place(at, &n), __ATOMIC_ACQUIRE))
+		usleep(100);
 }
 
 void kernel_settle(void)
@@ -169,6 +183,8 @@ void kernel_settle(void)
 	for (unsigned i = 0; i < additions_count; i++) {
 		if (!holds(additions[i].at, 8 * additions[i].words))
 			abort(); // the program has freed it under the kernel
+		if (additions[i].waits)
+			wait_until_written(additions[i].at);
 		perform(&additions[i]);
 	}
 	additions_count = 0;

@@ -14,6 +14,7 @@ static const struct { const char *name; int since; void *function; } functions[]
 	ALWAYS(cuDeviceGet),
 	ALWAYS(cuDeviceGetUuid),
 	ALWAYS(cuDeviceGetAttribute),
+	ALWAYS(cuDeviceCanAccessPeer),
 	SINCE(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2),
 	ALWAYS(cuDevicePrimaryCtxRetain),
 	SINCE(cuDevicePrimaryCtxRelease, 11000, cuDevicePrimaryCtxRelease_v2),

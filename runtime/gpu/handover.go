@@ -14,10 +14,12 @@ import (
 // handed to a process that saves them. What it says wins over the configuration.
 const EngineAnnotation = "io.cryo.gpu.engine"
 
-// ManagedAnnotation of a container with the engine keeper has the library make its managed memory (cudaMallocManaged) if its value is [ManagedEmulated]. Without it the driver does, and refuses to save it.
+// ManagedAnnotation of a container with the engine keeper has the library make its managed memory (cudaMallocManaged) if its value is [ManagedEmulated]; if it is [ManagedOnHost], all of it is memory of the host, which kernels and the
+// host reach at the same time. Without it the driver makes managed memory, and refuses to save it.
 const (
 	ManagedAnnotation = "io.cryo.gpu.managed"
 	ManagedEmulated   = "emulate"
+	ManagedOnHost     = "host"
 )
 
 // openKeeper starts a keeper and tells it its devices, by their UUIDs.

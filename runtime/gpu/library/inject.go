@@ -11,8 +11,11 @@ import (
 // Inner is where the library is in a container. /dev is a tmpfs of the container's own, so nothing of this shows in its image.
 const Inner = "/dev/cryo/" + File
 
-// Managed is the variable of the environment by which the library makes managed memory.
-const Managed = "CRYO_GPU_MANAGED=1"
+// The variable of the environment by which the library makes managed memory, and by which it makes all of it of the host's memory.
+const (
+	Managed       = "CRYO_GPU_MANAGED=1"
+	ManagedOnHost = "CRYO_GPU_MANAGED=host"
+)
 
 // Inject has the programs of a container load the library: a read-only mount of its file, and LD_PRELOAD. Why is empty where that is done,
 // and says otherwise why it is not. The loader ignores LD_PRELOAD for programs that gain rights (set-user-ID), and there is no loader in those that are

@@ -121,7 +121,8 @@ func TestManagedTouched(t *testing.T) {
 	}
 }
 
-// TestManagedFails has the driver refuse each call by which memory changes sides, one call later each time: the program gets an error where its call starts work, and what it has is as it was.
+// TestManagedFails has the driver refuse each call by which memory changes sides: the program gets an error where its call starts work, and what it has is as it was. Where a device has no room for memory, the program does not notice,
+// unless the host has none either.
 func TestManagedFails(t *testing.T) {
 	r, path := managedProgram(t, `
 int main(void)
@@ -130,16 +131,36 @@ int main(void)
 	uint64_t *m = managed(4 * MIB);
 	fill(m, MIB / 2, 5, 1);
 	int r = try_launch(m, MIB / 2, 1);
+	MUST(cuCtxSynchronize());
 	sums(m, MIB / 2, r ? 5 : 6, 1);
 	launch(m, MIB / 2, 1);
+	MUST(cuCtxSynchronize());
 	sums(m, MIB / 2, r ? 6 : 7, 1);
 	MUST(cuMemFree_v2((CUdeviceptr)m));
 	printf("%d\n", r);
 }`, 256)
-	for _, call := range []string{"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemcpyHtoD"} {
-		r.Order(call + " * error 2")
-		if out := r.runs(path); out != "2\n" {
-			t.Errorf("%s: %s", call, out)
+	const full = "cuMemCreate * error 2"
+	for _, test := range []struct {
+		orders []string
+		want   string
+	}{
+		{[]string{"cuMemCreate * error 999"}, "2"},
+		{[]string{"cuMemMap * error 999"}, "2"},
+		{[]string{"cuMemSetAccess * error 999"}, "2"},
+		{[]string{"cuMemcpyHtoD * error 2"}, "2"},
+		{[]string{full}, "0"},
+		{[]string{"cuMemMap * error 2"}, "0"},
+		{[]string{"cuMemSetAccess * error 2"}, "0"},
+		{[]string{full, full}, "2"},
+		{[]string{full, "cuMemAddressReserve * pass", "cuMemAddressReserve * error 2"}, "2"}, // the first is for the program's memory
+		{[]string{full, "cuMemMap * error 2"}, "2"},
+		{[]string{full, "cuMemMap * pass", "cuMemMap * error 2"}, "2"},
+		{[]string{full, "cuMemSetAccess * error 2"}, "2"},
+		{[]string{full, "cuMemSetAccess * pass", "cuMemSetAccess * error 2"}, "2"},
+	} {
+		r.Order(test.orders...)
+		if out := r.runs(path); out != test.want+"\n" {
+			t.Errorf("%q: %s", test.orders, out)
 		}
 		r.Order()
 	}

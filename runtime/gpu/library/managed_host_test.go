@@ -349,26 +349,16 @@ int main(void)
 	}
 }
 
-// TestManagedUnasked: without the variable, and where a process sees several GPUs, the driver makes managed memory, as without the library.
+// TestManagedUnasked: without the variable the driver makes managed memory, as without the library.
 func TestManagedUnasked(t *testing.T) {
-	for name, test := range map[string]struct {
-		sizes []int
-		asked bool
-	}{"not asked": {[]int{64}, false}, "two GPUs": {[]int{64, 64}, true}} {
-		t.Run(name, func(t *testing.T) {
-			r := newRig(t, test.sizes...)
-			if test.asked {
-				r.Env = append(r.Env, Managed)
-			}
-			k := newHelper(t, r)
-			a := r.run("--managed")
-			a.works()
-			if _, err := k.Lock(t.Context(), []int{a.PID}, patient); err != nil {
-				t.Fatal(err)
-			}
-			if got, err := k.Checkpoint(t.Context(), []int{a.PID}); err != nil || got[0].Code != 801 {
-				t.Errorf("%+v, %v", got, err)
-			}
-		})
+	r := newRig(t, 64)
+	k := newHelper(t, r)
+	a := r.run("--managed")
+	a.works()
+	if _, err := k.Lock(t.Context(), []int{a.PID}, patient); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := k.Checkpoint(t.Context(), []int{a.PID}); err != nil || got[0].Code != 801 {
+		t.Errorf("%+v, %v", got, err)
 	}
 }

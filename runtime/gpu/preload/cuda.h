@@ -46,7 +46,7 @@ enum {
 	CU_MEM_ADVISE_UNSET_ACCESSED_BY,
 };
 enum { CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY = 1, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION };
-enum { CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110 };
+enum { CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134 };
 
 typedef struct { int type, id; } CUmemLocation;
 typedef struct {
@@ -88,6 +88,7 @@ enum {
 	X(cuDeviceGetCount, (int *count)) \
 	X(cuDeviceGetAttribute, (int *value, int attribute, CUdevice device)) \
 	X(cuDeviceGetUuid, (CUuuid *uuid, CUdevice device)) \
+	X(cuDeviceCanAccessPeer, (int *can, CUdevice device, CUdevice peer)) \
 	X(cuDevicePrimaryCtxRetain, (CUcontext *context, CUdevice device)) \
 	X(cuDevicePrimaryCtxRelease, (CUdevice device)) \
 	X(cuDevicePrimaryCtxRelease_v2, (CUdevice device)) \
@@ -133,6 +134,7 @@ enum {
 	X(cuMemFree_v2, (CUdeviceptr pointer)) \
 	X(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream)) \
 	X(cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream)) \
+	X(cuMemGetInfo_v2, (size_t *available, size_t *total)) \
 	X(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer)) \
 	X(cuPointerGetAttribute, (void *data, int attribute, CUdeviceptr pointer)) \
 	X(cuPointerGetAttributes, (unsigned count, int *attributes, void **data, CUdeviceptr pointer)) \

@@ -108,6 +108,8 @@ static CUresult close_for(int64_t deadline, int stay)
 	if (r == CUDA_SUCCESS)
 		range_free_put_off(1);
 	if (r == CUDA_SUCCESS)
+		r = managed_withdraw(); // the driver would lose a process that has memory of the host mapped
+	if (r == CUDA_SUCCESS)
 		r = listed_make(files());
 	if (r == CUDA_SUCCESS && hand_reason()) // by the last call before
 		r = CUDA_ERROR_NOT_SUPPORTED;

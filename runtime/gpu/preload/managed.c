@@ -30,17 +30,22 @@ static uintptr_t lowest = UINTPTR_MAX, highest; // of all that there has been
 void managed_lock(void) { pthread_mutex_lock(&lock); }
 void managed_unlock(void) { pthread_mutex_unlock(&lock); }
 
-int managed_asked(void)
+// asked is what the variable asks for.
+static enum { UNKNOWN, NOTHING, EMULATED, ON_HOST } asked(void)
 {
-	static int asked; // 1: no, 2: yes
+	static int known;
 	const char *text;
 
-	if (!asked) {
+	if (!known) {
 		text = getenv(MANAGED_VARIABLE);
-		asked = 1 + (text && !strcmp(text, "1"));
+		known = text && !strcmp(text, "1") ? EMULATED : text && !strcmp(text, "host") ? ON_HOST : NOTHING;
 	}
-	return asked == 2;
+	return known;
 }
+
+int managed_asked(void) { return asked() != NOTHING; }
+
+int managed_on_host(void) { return asked() == ON_HOST; }
 
 int managed_near(CUdeviceptr pointer, size_t bytes)
 {

@@ -1,6 +1,6 @@
 // Managed memory (cuMemAllocManaged) of the library's, for containers that ask for it: the driver cannot save a process that has any of its own. The device has memory by cuMemCreate at addresses of
-// the library's own, and the host has pages at the same addresses. Chunks go to the device ahead of each call that starts work there, and to the host when the host touches them. It was tried
-// with the fake driver only.
+// the library's own, and the host has pages at the same addresses. Chunks go to the device ahead of each call that starts work there, and to the host when the host touches them. What has no room on the
+// device is memory of the host that both reach. It was tried with the fake driver only.
 #ifndef CRYO_GPU_MANAGED_H
 #define CRYO_GPU_MANAGED_H
 
@@ -8,21 +8,22 @@
 
 #include <sys/types.h>
 
-// MANAGED_VARIABLE of the environment is 1 where the container asks for it.
+// MANAGED_VARIABLE of the environment is 1 where the container asks for it, and "host" where all of it is to be on the host.
 #define MANAGED_VARIABLE "CRYO_GPU_MANAGED"
 
 // CHUNK_BYTES is what has one state, and goes from side to side, bytes.
 #define CHUNK_BYTES GRANULARITY
 
-// The states of a chunk. The host may read and write what is HOST, read what is BOTH, and touch nothing else. UNTOUCHED is zero, and has no memory on either side.
-enum side { UNTOUCHED, HOST, BOTH, DEVICE };
+// The states of a chunk. The host may read and write what is HOST or PINNED, read what is BOTH, and touch nothing else. UNTOUCHED is zero, and has no memory on either side. PINNED is memory of the host that devices reach, for what
+// has no room on a device (managed_pin.c). All from DEVICE on is where devices find it.
+enum side { UNTOUCHED, HOST, BOTH, DEVICE, PINNED };
 
 // A location of advice and prefetches: a device, or one of these.
 enum { CPU = -1, NOWHERE_ADVISED = -2 };
 struct chunk { unsigned char side, read_mostly; short preferred, prefetched; uint64_t accessed; }; // accessed: devices by bits, the last bit is the CPU
 
-// unit is memory of the device for some chunks side by side. A unit without has no pieces in its range.
-struct unit { struct range range; struct piece piece; };
+// unit is memory for some chunks side by side: a device's, or the host's where they are PINNED. A unit without has no pieces in its range.
+struct unit { struct range range; struct piece piece; int pinned; };
 
 // span is reserved addresses with one large allocation, or with small ones.
 struct span {
@@ -32,7 +33,7 @@ struct span {
 	CUdevice device;
 	uint64_t id;
 	size_t unit;         // bytes of each unit, but for the last one
-	size_t away;         // chunks that are not DEVICE
+	size_t away;         // chunks that are where no device finds them
 	struct chunk *chunks;
 	struct unit *units;
 	struct slab *slabs;  // of small allocations, one a chunk; NULL: it has a large one
@@ -42,6 +43,7 @@ struct span {
 struct allocation { CUdeviceptr address; size_t bytes; uint64_t id; struct span *span; };
 
 int managed_asked(void);
+int managed_on_host(void);
 
 // managed_lock holds for all of this, and for the sides of chunks.
 void managed_lock(void);
@@ -70,9 +72,29 @@ CUresult managed_idle(pid_t but);
 CUresult managed_to_host(struct span *s, size_t chunk, int writes);
 // managed_end frees the memory of a span on both sides.
 CUresult managed_end(struct span *s);
+// managed_set notes the side of a chunk, managed_at is its address, and managed_fresh memory for one that can be one large page; NULL where there is none.
+void managed_set(struct span *s, size_t chunk, enum side side);
+char *managed_at(const struct span *s, size_t chunk);
+char *managed_fresh(void);
+// managed_unmap takes a unit's memory away; managed_drop the host's pages.
+CUresult managed_unmap(struct unit *u);
+CUresult managed_drop(void *address, size_t bytes);
 // managed_units returns how many units a span has, and managed_unit how large they are.
 size_t managed_units(const struct span *s);
 size_t managed_unit(int small);
+
+// Memory of the host for devices (managed_pin.c), for whom has the lock. managed_fits is true where a device has room for a range, and for what the driver may need besides. managed_advised returns where the program
+// wants all of a unit. managed_pin has a unit without memory be PINNED. managed_leave has one be the host's, and nothing of it a device's, once managed_idle has waited.
+int managed_fits(const struct range *r);
+int managed_advised(const struct span *s, size_t number);
+CUresult managed_pin(struct span *s, size_t number);
+CUresult managed_leave(struct span *s, size_t number);
+// managed_withdraw has all that is PINNED be the host's, behind the closed gate: CRIU saves it then. managed_pinned counts it. managed_evict takes so many bytes off a device for what the program makes there; false where it could not.
+// They take the lock.
+CUresult managed_withdraw(void);
+unsigned managed_pinned(void);
+int managed_evict(CUdevice device, size_t bytes);
+
 // managed_unuse forgets a context that has ended.
 void managed_unuse(CUcontext context);
 // managed_start has all be on the device for a call that starts work. It takes the lock, and returns other than 0 after an error.

@@ -8,17 +8,9 @@
 
 #include <string.h>
 
-// ours is true where the library makes managed memory in place of the driver: not where a process sees several GPUs, between which it would have to move.
-static int ours(void)
-{
-	int devices = 0;
-
-	return thread_runs() && driver.cuDeviceGetCount(&devices) == CUDA_SUCCESS && devices == 1;
-}
-
 CUresult hook_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
 {
-	if (!ours())
+	if (!thread_runs())
 		return driver.cuMemAllocManaged(pointer, bytes, flags);
 	if (!pointer || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -54,8 +46,10 @@ COPY(cuMemcpyDtoHAsync_v2_ptsz, to, cuMemcpyDtoDAsync_v2_ptsz, (void *to, CUdevi
 // place returns a location as a device or CPU; NOWHERE_ADVISED where there is no such one.
 static int place(CUmemLocation l)
 {
+	int devices = 0;
+
 	switch (l.type) {
-	case CU_MEM_LOCATION_TYPE_DEVICE: return l.id == 0 ? l.id : NOWHERE_ADVISED; // the process sees one
+	case CU_MEM_LOCATION_TYPE_DEVICE: return driver.cuDeviceGetCount(&devices) == CUDA_SUCCESS && l.id >= 0 && l.id < devices && l.id < MAX_DEVICES ? l.id : NOWHERE_ADVISED;
 	case CU_MEM_LOCATION_TYPE_HOST:
 	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
 	case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return CPU;
@@ -100,7 +94,7 @@ static void note(struct chunk *c, int advice, int where)
 	}
 }
 
-// Advice is kept, and changes nothing else: any kernel may touch any chunk.
+// Advice is kept. What is to be on the host is PINNED when it gets its memory. Nothing else changes: any kernel may touch any chunk.
 CUresult hook_cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice, CUmemLocation l)
 {
 	int needs = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "managed.h"
 #include "capture.h"
+#include "context.h"
 #include "gate.h"
 #include "range.h"
 
@@ -41,29 +42,31 @@ static void in_end(struct in *in)
 	driver.cuCtxPopCurrent_v2(&in->context);
 }
 
-static void *at(const struct span *s, size_t chunk) { return (char *)s->address + chunk * CHUNK_BYTES; }
+char *managed_at(const struct span *s, size_t chunk) { return (char *)s->address + chunk * CHUNK_BYTES; }
 
-// set notes the side of a chunk.
-static void set(struct span *s, size_t chunk, enum side side)
+void managed_set(struct span *s, size_t chunk, enum side side)
 {
-	s->away += side != DEVICE;
-	s->away -= s->chunks[chunk].side != DEVICE;
+	s->away += side < DEVICE;
+	s->away -= s->chunks[chunk].side < DEVICE;
 	s->chunks[chunk].side = side;
 }
 
-// unit_of returns the unit of a chunk, and makes its memory where it has none.
-static CUresult unit_of(struct span *s, size_t chunk)
+// reached is true where all devices can have access to memory of a device.
+static int reached(CUdevice device)
 {
-	size_t bytes = s->unit, number = chunk * CHUNK_BYTES / bytes, first = number * bytes;
-	struct unit *u = &s->units[number];
-	CUresult r;
+	uint64_t all = 0;
+	int count = 0;
 
-	if (u->range.count)
-		return CUDA_SUCCESS;
-	u->range = (struct range){.address = s->address + first, .bytes = s->bytes - first < bytes ? s->bytes - first : bytes, .device = s->device, .context = s->context, .pieces = &u->piece};
-	u->range.asked = u->range.bytes;
-	u->piece = (struct piece){.bytes = u->range.bytes, .own = 1, .fd = -1, .passed = -1};
-	r = range_create(&u->range, u->range.bytes, &u->piece.handle);
+	driver.cuDeviceGetCount(&count);
+	for (CUdevice d = 0; d < count && d < MAX_DEVICES; d++)
+		all |= UINT64_C(1) << d;
+	return range_everyone(device) == all;
+}
+
+static CUresult on_device(struct unit *u)
+{
+	CUresult r = range_create(&u->range, u->range.bytes, &u->piece.handle);
+
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = range_put(&u->range, u->range.address, u->range.bytes, u->piece.handle);
@@ -74,8 +77,31 @@ static CUresult unit_of(struct span *s, size_t chunk)
 	return r;
 }
 
-// host_drop takes the host's pages away.
-static CUresult host_drop(void *address, size_t bytes)
+// unit_of returns the unit of a chunk, and makes its memory where it has none: on the device that the program wants, else on the span's. It is PINNED where that has no room, the program wants it on the host, or another device
+// could not reach it.
+static CUresult unit_of(struct span *s, size_t chunk)
+{
+	size_t bytes = s->unit, number = chunk * CHUNK_BYTES / bytes, first = number * bytes;
+	struct unit *u = &s->units[number];
+	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+	int advised;
+
+	if (u->range.count)
+		return CUDA_SUCCESS;
+	u->range = (struct range){.address = s->address + first, .bytes = s->bytes - first < bytes ? s->bytes - first : bytes, .device = s->device, .context = s->context, .everywhere = 1, .pieces = &u->piece};
+	u->range.asked = u->range.bytes;
+	u->piece = (struct piece){.bytes = u->range.bytes, .own = 1, .fd = -1, .passed = -1};
+	advised = managed_advised(s, number);
+	if (advised >= 0 && advised != s->device && context_on(advised)) {
+		u->range.device = advised;
+		u->range.context = context_on(advised);
+	}
+	if (advised != CPU && reached(u->range.device) && managed_fits(&u->range))
+		r = on_device(u);
+	return r == CUDA_ERROR_OUT_OF_MEMORY ? managed_pin(s, number) : r;
+}
+
+CUresult managed_drop(void *address, size_t bytes)
 {
 	return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
@@ -88,12 +114,12 @@ static CUresult send(struct span *s, size_t chunk)
 
 	if (!aside && !(aside = room(CHUNK_BYTES)))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (mprotect(at(s, chunk), CHUNK_BYTES, PROT_READ))
+	if (mprotect(managed_at(s, chunk), CHUNK_BYTES, PROT_READ))
 		return CUDA_ERROR_OPERATING_SYSTEM;
-	memcpy(aside, at(s, chunk), CHUNK_BYTES);
-	r = driver.cuMemcpyHtoD_v2((CUdeviceptr)at(s, chunk), aside, CHUNK_BYTES);
+	memcpy(aside, managed_at(s, chunk), CHUNK_BYTES);
+	r = driver.cuMemcpyHtoD_v2((CUdeviceptr)managed_at(s, chunk), aside, CHUNK_BYTES);
 	if (r != CUDA_SUCCESS)
-		mprotect(at(s, chunk), CHUNK_BYTES, PROT_READ | PROT_WRITE);
+		mprotect(managed_at(s, chunk), CHUNK_BYTES, PROT_READ | PROT_WRITE);
 	return r;
 }
 
@@ -105,17 +131,19 @@ static CUresult move(struct span *s, size_t chunk, int writes)
 
 	if (side == UNTOUCHED || side == HOST)
 		r = unit_of(s, chunk);
+	if (s->chunks[chunk].side == PINNED)
+		return r;
 	if (r == CUDA_SUCCESS && side == UNTOUCHED)
-		r = driver.cuMemsetD8_v2((CUdeviceptr)at(s, chunk), 0, CHUNK_BYTES);
+		r = driver.cuMemsetD8_v2((CUdeviceptr)managed_at(s, chunk), 0, CHUNK_BYTES);
 	if (r == CUDA_SUCCESS && side == HOST) {
 		r = send(s, chunk);
 		if (r == CUDA_SUCCESS)
-			set(s, chunk, BOTH);
+			managed_set(s, chunk, BOTH);
 	}
 	if (r == CUDA_SUCCESS && writes && side != UNTOUCHED && side != DEVICE)
-		r = host_drop(at(s, chunk), CHUNK_BYTES);
+		r = managed_drop(managed_at(s, chunk), CHUNK_BYTES);
 	if (r == CUDA_SUCCESS && (writes || side == UNTOUCHED))
-		set(s, chunk, DEVICE);
+		managed_set(s, chunk, DEVICE);
 	return r;
 }
 
@@ -128,7 +156,7 @@ CUresult managed_to_device(struct span *s, size_t from, size_t to, int writes)
 	if (r != CUDA_SUCCESS)
 		return r;
 	for (size_t i = from; r == CUDA_SUCCESS && i < to; i++)
-		if (s->chunks[i].side != DEVICE && managed_used(s, i))
+		if (s->chunks[i].side < DEVICE && managed_used(s, i))
 			r = move(s, i, writes);
 	waited = driver.cuStreamSynchronize(NULL); // other streams do not wait for it
 	in_end(&in);
@@ -220,8 +248,7 @@ CUresult managed_idle(pid_t but)
 	return r;
 }
 
-// fresh maps a chunk's worth of memory that can be one page.
-static char *fresh(void)
+char *managed_fresh(void)
 {
 	char *p = mmap(NULL, 2 * CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	size_t before = -(uintptr_t)p % CHUNK_BYTES;
@@ -238,7 +265,7 @@ static char *fresh(void)
 // fetch copies a chunk from the device. All of it appears at its address at once, so that no other thread sees a part.
 static CUresult fetch(struct span *s, size_t chunk, int protection)
 {
-	char *aside = fresh();
+	char *aside = managed_fresh();
 	struct in in;
 	CUresult r;
 
@@ -246,10 +273,10 @@ static CUresult fetch(struct span *s, size_t chunk, int protection)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	r = in_begin(&in, s->context);
 	if (r == CUDA_SUCCESS) {
-		r = driver.cuMemcpyDtoH_v2(aside, (CUdeviceptr)at(s, chunk), CHUNK_BYTES);
+		r = driver.cuMemcpyDtoH_v2(aside, (CUdeviceptr)managed_at(s, chunk), CHUNK_BYTES);
 		in_end(&in);
 	}
-	if (r == CUDA_SUCCESS && (mprotect(aside, CHUNK_BYTES, protection) || mremap(aside, CHUNK_BYTES, CHUNK_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, at(s, chunk)) == MAP_FAILED))
+	if (r == CUDA_SUCCESS && (mprotect(aside, CHUNK_BYTES, protection) || mremap(aside, CHUNK_BYTES, CHUNK_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, managed_at(s, chunk)) == MAP_FAILED))
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (r != CUDA_SUCCESS)
 		munmap(aside, CHUNK_BYTES);
@@ -262,15 +289,30 @@ CUresult managed_to_host(struct span *s, size_t chunk, int writes)
 	CUresult r = CUDA_SUCCESS;
 
 	switch (s->chunks[chunk].side) {
-	case HOST: return CUDA_SUCCESS;
+	case HOST:
+	case PINNED: return CUDA_SUCCESS;
 	case UNTOUCHED:
 		writes = 1; // the device has nothing
 		protection = PROT_READ | PROT_WRITE; // fall through
-	case BOTH: r = !writes || !mprotect(at(s, chunk), CHUNK_BYTES, protection) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; break;
+	case BOTH: r = !writes || !mprotect(managed_at(s, chunk), CHUNK_BYTES, protection) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; break;
 	case DEVICE: r = fetch(s, chunk, protection); break;
 	}
 	if (r == CUDA_SUCCESS)
-		set(s, chunk, writes ? HOST : BOTH);
+		managed_set(s, chunk, writes ? HOST : BOTH);
+	return r;
+}
+
+CUresult managed_unmap(struct unit *u)
+{
+	CUresult r = driver.cuMemUnmap(u->range.address, u->range.bytes);
+
+	if (r == CUDA_SUCCESS)
+		r = driver.cuMemRelease(u->piece.handle);
+	if (u->piece.fd >= 0)
+		close(u->piece.fd);
+	u->piece.fd = -1;
+	u->range.count = 0;
+	u->pinned = 0;
 	return r;
 }
 
@@ -279,22 +321,23 @@ CUresult managed_end(struct span *s)
 	CUresult first = CUDA_SUCCESS;
 
 	for (size_t i = 0; i < managed_units(s); i++) {
-		struct unit *u = &s->units[i];
-		CUresult r;
+		CUresult r = s->units[i].range.count ? managed_unmap(&s->units[i]) : CUDA_SUCCESS;
 
-		if (!u->range.count)
-			continue;
-		r = driver.cuMemUnmap(u->range.address, u->range.bytes);
-		if (r == CUDA_SUCCESS)
-			r = driver.cuMemRelease(u->piece.handle);
 		if (first == CUDA_SUCCESS)
 			first = r;
-		if (u->piece.fd >= 0)
-			close(u->piece.fd);
 	}
-	host_drop((void *)s->address, s->bytes);
+	managed_drop((void *)s->address, s->bytes);
 	driver.cuMemAddressFree(s->address, s->bytes);
 	return first;
+}
+
+// present returns a range with a context that its device has now: the one that it was made in may have ended.
+static struct range *present(const struct span *s, struct range *r)
+{
+	CUcontext context = r->device == s->device ? s->context : context_on(r->device);
+
+	r->context = context ? context : s->context;
+	return r;
 }
 
 int managed_each(int (*f)(struct range *r, void *with), void *with)
@@ -305,8 +348,8 @@ int managed_each(int (*f)(struct range *r, void *with), void *with)
 	managed_lock();
 	for (size_t i = 0; !result && (s = managed_span_at(i)); i++)
 		for (size_t u = 0; !result && u < managed_units(s); u++)
-			if (s->units[u].range.count)
-				result = f(&s->units[u].range, with);
+			if (s->units[u].range.count && !s->units[u].pinned)
+				result = f(present(s, &s->units[u].range), with);
 	managed_unlock();
 	return result;
 }

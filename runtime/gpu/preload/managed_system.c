@@ -58,12 +58,45 @@ static int near_any(const struct iovec *parts, size_t count)
 #define PLAIN(name, memory, bytes, arguments, call, writes) CALL(ssize_t, name, arguments, call, managed_near((uintptr_t)(memory), bytes), bring(memory, bytes, writes))
 #define PARTS(name, parts, count, arguments, call, writes) CALL(ssize_t, name, arguments, call, near_any(parts, count), bring_all(parts, count, writes))
 
-PLAIN(read, memory, bytes, (int fd, void *memory, size_t bytes), (fd, memory, bytes), 1)
-PLAIN(write, memory, bytes, (int fd, const void *memory, size_t bytes), (fd, memory, bytes), 0)
-PLAIN(pread, memory, bytes, (int fd, void *memory, size_t bytes, off_t at), (fd, memory, bytes, at), 1)
-PLAIN(pwrite, memory, bytes, (int fd, const void *memory, size_t bytes, off_t at), (fd, memory, bytes, at), 0)
-PLAIN(pread64, memory, bytes, (int fd, void *memory, size_t bytes, off64_t at), (fd, memory, bytes, at), 1)
-PLAIN(pwrite64, memory, bytes, (int fd, const void *memory, size_t bytes, off64_t at), (fd, memory, bytes, at), 0)
+
+// whole is true for a file, of which a call reads or writes as much as was asked for, unless it ends there; a stream has what has come so far.
+static int whole(int fd)
+{
+	int error = errno, positioned = lseek(fd, 0, SEEK_CUR) >= 0;
+
+	errno = error;
+	return positioned;
+}
+
+// ON_FILE is PLAIN for a call that a launch may interrupt in the middle: it has done a part then. Of a file the rest follows. done is how much was done.
+#define ON_FILE(name, type, arguments, call, writes) \
+	OFFERED ssize_t name arguments \
+	{ \
+		static __typeof__(name) *next; \
+		size_t done = 0; \
+		ssize_t r; \
+ \
+		if (!next) \
+			next = (__typeof__(next))elf_behind(#name); \
+		if (__builtin_expect(!managed_near((uintptr_t)memory, bytes), 1)) \
+			return next call; \
+		for (int i = 0; i < TRIES; i++) { \
+			bring((type *)memory + done, bytes - done, writes); \
+			r = next call; \
+			if (r > 0) \
+				done += r; \
+			if (r < 0 ? errno != EFAULT : !r || done == bytes || !whole(fd)) \
+				break; \
+		} \
+		return done ? (ssize_t)done : r; \
+	}
+ON_FILE(read, char, (int fd, void *memory, size_t bytes), (fd, (char *)memory + done, bytes - done), 1)
+ON_FILE(write, const char, (int fd, const void *memory, size_t bytes), (fd, (const char *)memory + done, bytes - done), 0)
+ON_FILE(pread, char, (int fd, void *memory, size_t bytes, off_t at), (fd, (char *)memory + done, bytes - done, at + done), 1)
+ON_FILE(pwrite, const char, (int fd, const void *memory, size_t bytes, off_t at), (fd, (const char *)memory + done, bytes - done, at + done), 0)
+ON_FILE(pread64, char, (int fd, void *memory, size_t bytes, off64_t at), (fd, (char *)memory + done, bytes - done, at + done), 1)
+ON_FILE(pwrite64, const char, (int fd, const void *memory, size_t bytes, off64_t at), (fd, (const char *)memory + done, bytes - done, at + done), 0)
+
 PLAIN(recv, memory, bytes, (int fd, void *memory, size_t bytes, int flags), (fd, memory, bytes, flags), 1)
 PLAIN(send, memory, bytes, (int fd, const void *memory, size_t bytes, int flags), (fd, memory, bytes, flags), 0)
 PLAIN(recvfrom, memory, bytes, (int fd, void *restrict memory, size_t bytes, int flags, struct sockaddr *restrict from, socklen_t *restrict length), (fd, memory, bytes, flags, from, length), 1)

@@ -22,6 +22,7 @@ static int make(CUdeviceptr *pointer, size_t bytes)
 	CUcontext context;
 	struct range r;
 	CUdevice device;
+	CUresult made;
 
 	if (!pointer || !memory_ours(bytes) || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context || driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
 		return 0;
@@ -31,7 +32,10 @@ static int make(CUdeviceptr *pointer, size_t bytes)
 	} else if (capture_permits() != CUDA_SUCCESS) {
 		return 0;
 	}
-	if (range_make(context, device, bytes, &r) != CUDA_SUCCESS)
+	made = range_make(context, device, bytes, &r);
+	if (made == CUDA_ERROR_OUT_OF_MEMORY && managed_evict(device, bytes))
+		made = range_make(context, device, bytes, &r);
+	if (made != CUDA_SUCCESS)
 		return 0;
 	*pointer = r.address;
 	return 1;

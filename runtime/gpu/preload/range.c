@@ -151,7 +151,13 @@ CUresult range_map(CUdevice device, CUdeviceptr address, size_t bytes, CUmemGene
 
 CUresult range_put(const struct range *r, CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle)
 {
-	return map(r->device, r->prop ? 0 : accessors[r->device], address, bytes, handle);
+	uint64_t others = accessors[r->device];
+
+	if (r->everywhere)
+		others = range_everyone(r->device);
+	else if (r->prop)
+		others = 0;
+	return map(r->device, others, address, bytes, handle);
 }
 
 // make_pieces makes and maps them. made is how many are to be undone after an error.
@@ -337,6 +343,18 @@ int range_mistaken(void)
 		found = mistaken(table_at(i), &looked);
 	table_unlock();
 	return found || virtual_each(mistaken, &looked) || managed_each(mistaken_unit, &looked);
+}
+
+uint64_t range_everyone(CUdevice device)
+{
+	uint64_t found = UINT64_C(1) << device;
+	int count = 0, can;
+
+	driver.cuDeviceGetCount(&count);
+	for (CUdevice d = 0; d < count && d < MAX_DEVICES; d++)
+		if (d != device && driver.cuDeviceCanAccessPeer(&can, d, device) == CUDA_SUCCESS && can)
+			found |= UINT64_C(1) << d;
+	return found;
 }
 
 uint64_t range_accessors(CUdevice device) { return accessors[device] | UINT64_C(1) << device; }

@@ -5,6 +5,7 @@
 #include "able.h"
 #include "hand.h"
 #include "host.h"
+#include "managed.h"
 #include "multicast.h"
 #include "peers.h"
 #include "precopy.h"
@@ -307,7 +308,7 @@ static int books(int socket, const struct message *m)
 	text.imports = s.imports;
 	text.apart = s.apart;
 	text.peers = peers_count();
-	text.hosts = host_count();
+	text.hosts = host_count() + managed_pinned();
 	if (reason)
 		snprintf(text.reason, sizeof(text.reason), "%s", reason);
 	return answer(socket, m, (struct header){.count = multicasts, .flags = multicast_is_wild() ? TEAM : 0}, &text, offsetof(__typeof__(text), reason) + strlen(text.reason), NULL, 0);
