@@ -205,6 +205,23 @@ func TestPodGroupRestoreBad(t *testing.T) {
 		})
 		again.fails(t, "mounts")
 	})
+	t.Run("deleted", func(t *testing.T) { // a pod that waits: its start goes on, and it is ended when it runs
+		open := reaches("restored").set(t, other(r.pods[1].Spec.NodeName))
+		again := r.restore(t, ref, patience, nil)
+		eventually(t, "step restored", func() bool { return groupNow(t, again.group).stepOf(again.names[0]) == "restored" })
+		must(t, shared.Kubectl(t.Context(), "delete", "pod", again.names[0], "--wait=false"))
+		time.Sleep(time.Second)
+		open()
+		if g := ends(t, again.group); g.Status.Phase != "Restored" {
+			t.Errorf("%+v", g.Status)
+		}
+		ready(t, again.names[1])
+		for _, name := range again.names {
+			if err := shared.DeletePod(t.Context(), name); err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	t.Run("none of the group", func(t *testing.T) {
 		again := r.restore(t, ref, patience, func(i int, p *pod) {
 			if i == 1 {
@@ -259,4 +276,27 @@ func TestPodGroupRestoreBad(t *testing.T) {
 		}
 	}
 	is.goesRound(t)
+}
+
+// TestPodGroupRestoreLeft has the status of a restore that has failed name a container that an earlier cryo node has left running: it is ended if it is of the member's pod, and no container of another pod is.
+func TestPodGroupRestoreLeft(t *testing.T) {
+	serveNodes(t)
+	pod := run(t, ringPod(t, shared.A, name(t), "restartPolicy: Never"))
+	_, id, _ := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
+	for _, c := range []struct {
+		uid, phase string
+	}{{"another", "Running"}, {pod.Metadata.UID, "Failed"}} {
+		group := name(t)
+		apply(t, fmt.Sprintf("apiVersion: io.cryo/v1alpha1\nkind: CheckpointGroup\nmetadata: {name: %s}\nspec:\n  operation: Restore\n  selector: {matchLabels: {ring: none}}\n  reference: %s\n", group, shared.Registry.Reference("groups/none:1")))
+		must(t, shared.Kubectl(t.Context(), "patch", "checkpointgroup", group, "--subresource=status", "--type=merge", "--patch",
+			fmt.Sprintf(`{"status":{"phase":"Failed","reason":"x","nodes":{%q:{"instance":"earlier","members":{"x":{"uid":%q,"container":%q}}}}}}`, shared.A.Name, c.uid, id)))
+		eventually(t, "the end of the member", func() bool { return groupNow(t, group).Status.Nodes[shared.A.Name].Members["x"].Failed != nil })
+		time.Sleep(2 * time.Second) // cryo node ends containers afterwards
+		if _, err := shared.WaitPod(t.Context(), pod.Metadata.Name, c.phase, func(p *cluster.Pod) bool { return p.Status.Phase == c.phase }); err != nil {
+			t.Error(err)
+		}
+	}
+	if logs := must(t, shared.Kubectl(t.Context(), "-n", "cryo-system", "logs", nodeService(t, shared.A).Metadata.Name)).Stdout; !strings.Contains(logs, "the member is pod another") {
+		t.Errorf("cryo node writes %s", logs)
+	}
 }

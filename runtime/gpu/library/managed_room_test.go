@@ -83,6 +83,12 @@ int main(void)
 	MUST(cuCtxSynchronize());
 	sums(m, MIB / 2, 11, 1);
 	IS(m[MIB / 2], 7);
+	int status;
+	pid_t child = fork();
+	if (!child)
+		_exit(m[0]); // a fault, as with the driver
+	IS(waitpid(child, &status, 0), child);
+	IS(WIFSIGNALED(status) ? WTERMSIG(status) : 0, SIGSEGV);
 	MUST(cuMemFree_v2((CUdeviceptr)m));
 	printf("good\n");
 }`, 64)

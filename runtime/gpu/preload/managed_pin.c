@@ -132,6 +132,8 @@ static CUresult map(const struct unit *u, const CUmemLocation *host)
 	for (CUdevice d = 0; d < count && d < MAX_DEVICES; d++)
 		access[d + 1] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, d}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 	r = driver.cuMemSetAccess(u->range.address, u->range.bytes, access, count + 1);
+	if (r == CUDA_SUCCESS && madvise((void *)u->range.address, u->range.bytes, MADV_DONTFORK)) // a child would share it
+		r = CUDA_ERROR_OPERATING_SYSTEM;
 	if (r != CUDA_SUCCESS)
 		driver.cuMemUnmap(u->range.address, u->range.bytes);
 	return r;
