@@ -154,13 +154,15 @@ CUresult managed_pin(struct span *s, size_t number)
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = away(s, first, n, &a);
-	if (r == CUDA_SUCCESS)
+	if (r == CUDA_SUCCESS) {
 		r = fill(u, &prop.location, n, &a);
-	if (r == CUDA_SUCCESS)
-		r = map(u, &prop.location);
+		if (r == CUDA_SUCCESS)
+			r = map(u, &prop.location);
+		if (r != CUDA_SUCCESS) // whatever the driver has left at the addresses
+			managed_drop((void *)u->range.address, u->range.bytes);
+	}
 	if (r != CUDA_SUCCESS) {
 		driver.cuMemRelease(u->piece.handle);
-		managed_drop((void *)u->range.address, u->range.bytes);
 		back(s, first, n, &a);
 		return r;
 	}
