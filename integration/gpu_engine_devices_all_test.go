@@ -10,14 +10,20 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// onTwo are containers that hand over memory of both GPUs of their host: 8 MiB of each.
-var onTwo = []struct {
+// twoDevices is a container on two GPUs.
+type twoDevices struct {
 	name        string
 	flags, args []string
-}{
+}
+
+// onTwo are containers that hand over memory of both GPUs of their host: 8 MiB of each.
+var onTwo = []twoDevices{
 	{"one process", slices.Concat(bothGPUs, engineKeeper), []string{"--blocks", blocks}},
 	{"a process on each", slices.Concat(bothGPUs[:4], engineKeeper, forceSeveral), []string{"--processes", "2", "--apart", "--blocks", blocks}},
 }
+
+// managedOnTwo is as one of onTwo, with managed memory of the library's, which both GPUs reach.
+var managedOnTwo = twoDevices{"managed memory", slices.Concat(bothGPUs, engineKeeper, []string{"--annotation", "io.cryo.gpu.managed=emulate"}), []string{"--blocks", blocks, "--managed", "--alternate", "6"}}
 
 // turn tells whether the case with a number is tried with that one of onTwo, and for which GPU: the containers take turns, and so do the GPUs in each.
 func turn(number, container int) (device int, tried bool) {
@@ -53,7 +59,7 @@ func fromEach(t *testing.T, h, takenOn *lab.Host, ref string) {
 
 // TestGPUKeeperEngineTwoDevices has memory of two GPUs go to another host's, by pairs that are not those it would take by itself, and back.
 func TestGPUKeeperEngineTwoDevices(t *testing.T) {
-	for _, c := range onTwo {
+	for _, c := range append(slices.Clone(onTwo), managedOnTwo) {
 		t.Run(c.name, func(t *testing.T) {
 			ref, before := gpuSnapshot(t, c.flags, c.args...)
 			a, b := gpuPair(t)
