@@ -28,6 +28,8 @@ int main(void)
 			MUST(cuMemsetD8_v2(other, 7, 16 * MIB));
 		} else if (!strcmp(line, "free")) {
 			MUST(cuMemFree_v2(other));
+		} else if (!strcmp(line, "prefetch")) {
+			MUST(cuMemPrefetchAsync((CUdeviceptr)m, 48 * MIB, 0, NULL));
 		} else if (!strcmp(line, "touch")) { // one word of each chunk
 			for (size_t i = 0; i < words; i += MIB / 4)
 				m[i] += 100;
@@ -62,7 +64,16 @@ func TestManagedMore(t *testing.T) {
 		a.back(pieces, files)
 		a.says("done touch")
 		a.does("touched")
+		a.does("add")
+		few, files := a.take() // with 4 pieces of other memory
+		a.back(few, files)
 		a.does("free")
+		a.does("prefetch")
+		many, files := a.take()
+		a.back(many, files)
+		if len(many) <= len(few)-4 {
+			t.Errorf("%d pieces where there is more room, %d before", len(many), len(few)-4)
+		}
 	}
 }
 

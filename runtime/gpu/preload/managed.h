@@ -89,6 +89,8 @@ int managed_fits(const struct range *r);
 int managed_advised(const struct span *s, size_t number);
 CUresult managed_pin(struct span *s, size_t number);
 CUresult managed_leave(struct span *s, size_t number);
+// managed_promote has chunks that are PINNED for want of room be the host's, if their device has room now and nothing is at work: the next that goes to the device finds it there.
+CUresult managed_promote(struct span *s, size_t from, size_t to);
 // managed_withdraw has all that is PINNED be the host's, behind the closed gate: CRIU saves it then. managed_pinned counts it. managed_evict takes so many bytes off a device for what the program makes there; false where it could not.
 // They take the lock.
 CUresult managed_withdraw(void);

@@ -120,7 +120,7 @@ CUresult hook_cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevic
 	return managed_near(pointer, bytes) ? hook_cuMemAdvise_v2(pointer, bytes, advice, location(device)) : driver.cuMemAdvise(pointer, bytes, advice, device);
 }
 
-// prefetch has a range be on the device at once. To the host it moves what is idle: a caller that had to wait for a stream would wait for what it may have to do itself.
+// prefetch has a range be on the device at once. To the host it moves what is idle, and to the device from memory of the host that both reach: a caller that had to wait for a stream would wait for what it may have to do itself.
 static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUmemLocation l, CUstream stream, CUresult (*query)(CUstream))
 {
 	int where = place(l), idle;
@@ -130,19 +130,19 @@ static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUmemLocation l, CUs
 
 	if (where == NOWHERE_ADVISED)
 		return CUDA_ERROR_INVALID_DEVICE;
-	idle = where == CPU && query(stream) == CUDA_SUCCESS;
+	idle = query(stream) == CUDA_SUCCESS;
 	if (!within(pointer, bytes, &s, &from, &to))
 		return CUDA_ERROR_INVALID_VALUE;
-	if (where != CPU)
-		r = managed_to_device(s, from, to, 0);
-	else if (idle)
-		r = managed_idle(0);
+	if (idle)
+		r = where == CPU ? managed_idle(0) : managed_promote(s, from, to);
 	if (r == CUDA_ERROR_NOT_READY) { // a stream is being captured
 		idle = 0;
 		r = CUDA_SUCCESS;
 	}
+	if (r == CUDA_SUCCESS && where != CPU)
+		r = managed_to_device(s, from, to, 0);
 	for (; r == CUDA_SUCCESS && from < to; from++) {
-		if (idle)
+		if (where == CPU && idle)
 			r = managed_to_host(s, from, 0);
 		s->chunks[from].prefetched = where;
 	}

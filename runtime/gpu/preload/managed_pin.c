@@ -225,6 +225,22 @@ CUresult managed_leave(struct span *s, size_t number)
 	return r == CUDA_SUCCESS ? managed_unmap(u) : r;
 }
 
+CUresult managed_promote(struct span *s, size_t from, size_t to)
+{
+	CUresult r = CUDA_SUCCESS;
+	int idle = 0;
+
+	for (size_t u = from * CHUNK_BYTES / s->unit; r == CUDA_SUCCESS && u <= (to - 1) * CHUNK_BYTES / s->unit; u++) {
+		if (!s->units[u].pinned || managed_advised(s, u) == CPU || !managed_fits(&s->units[u].range))
+			continue;
+		r = idle ? CUDA_SUCCESS : managed_idle(0);
+		idle = 1;
+		if (r == CUDA_SUCCESS)
+			r = managed_leave(s, u);
+	}
+	return r;
+}
+
 CUresult managed_withdraw(void)
 {
 	CUresult r = CUDA_SUCCESS;
