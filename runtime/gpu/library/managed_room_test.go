@@ -67,6 +67,7 @@ func TestManagedMore(t *testing.T) {
 		a.does("add")
 		few, files := a.take() // with 4 pieces of other memory
 		a.back(few, files)
+		a.does("add") // what has no room gets its place again
 		a.does("free")
 		a.does("prefetch")
 		many, files := a.take()
