@@ -104,7 +104,10 @@ func (t *taking) examine(ctx context.Context) (*candidate, error) {
 		return nil, err
 	}
 	addresses, err := worker.Addresses(sub.process.pid)
-	if err != nil {
+	switch {
+	case err != nil && sub.process.gone():
+		return nil, checkpoint.NotRunning(t.Container, "stopped")
+	case err != nil:
 		return nil, err
 	}
 	namespace, _ := namespaces.Namespace(ctx)

@@ -100,6 +100,12 @@ func (p firstProcess) look() fate {
 	return runs
 }
 
+// gone reports whether a first process has ended, or will be killed by containerd.
+func (p firstProcess) gone() bool {
+	became := p.look()
+	return became == ended || became == orphaned
+}
+
 // lost returns err, of a checkpoint that has failed, as an [restore.JobError] if the container does not run on. It waits for what the shim undoes. Where the shim has begun
 // nothing, since another checkpoint is under way or since the container had ended before, what becomes of the container is not this checkpoint's doing.
 func (s *candidate) lost(err error) error {

@@ -42,7 +42,7 @@ func (t *taking) awaitReady(ctx context.Context, sub *candidate) error {
 	defer tick.Stop()
 	for waits := false; ; {
 		ready, err := control.IsReady(sub.process.pid)
-		if became := sub.process.look(); became == ended || became == orphaned {
+		if sub.process.gone() {
 			return checkpoint.NotRunning(t.Container, "stopped")
 		}
 		if err != nil {
