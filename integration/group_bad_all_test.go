@@ -221,29 +221,34 @@ func (r *ringHosts) settles(t *testing.T, ref string, left, published bool) {
 	}
 }
 
-// TestGroupBad has each of the processes of a group's checkpoint die, and each connection cut, at each step.
-func TestGroupBad(t *testing.T) {
+// badGroup has each of the processes of a group's checkpoint die, and each connection cut, at each of the steps. left is --leave-running.
+func badGroup(t *testing.T, left bool, steps ...string) {
+	t.Helper()
 	r := newRingHosts(t)
-	for _, left := range []bool{true, false} {
-		for _, step := range []string{"admitted", "frozen", "held", "complete", "told"} {
-			for kind, victim := range groupVictims("cryo-checkpoint") {
-				if kind == "worker" && left && step == "told" {
-					continue // it has done all that it has to do
-				}
-				if kind == "silence" && (left || step != "held" && step != "told") {
-					continue // it is as the death of the connection, 15 s later
-				}
-				t.Run(fmt.Sprintf("left %v/%s/%s", left, step, kind), func(t *testing.T) {
-					ref := shared.registry.Reference(name(t)) + ":bad"
-					r.set(t, r.hosts[1], step)
-					ended := r.checkpoint(t, ref, left)
-					r.strike(t, step, kind, victim, ended)
-					r.settles(t, ref, left, step == "complete" || step == "told")
-				})
+	for _, step := range steps {
+		for kind, victim := range groupVictims("cryo-checkpoint") {
+			if kind == "worker" && left && step == "told" {
+				continue // it has done all that it has to do
 			}
+			if kind == "silence" && (left || step != "held" && step != "told") {
+				continue // it is as the death of the connection, 15 s later
+			}
+			t.Run(step+"/"+kind, func(t *testing.T) {
+				ref := shared.registry.Reference(name(t)) + ":bad"
+				r.set(t, r.hosts[1], step)
+				ended := r.checkpoint(t, ref, left)
+				r.strike(t, step, kind, victim, ended)
+				r.settles(t, ref, left, step == "complete" || step == "told")
+			})
 		}
 	}
 }
+
+// All steps in one test would take longer than a test may on a busy machine.
+func TestGroupBadRunning(t *testing.T)     { badGroup(t, true, "admitted", "frozen", "held") }
+func TestGroupBadRunningLate(t *testing.T) { badGroup(t, true, "complete", "told") }
+func TestGroupBadEnding(t *testing.T)      { badGroup(t, false, "admitted", "frozen", "held") }
+func TestGroupBadEndingLate(t *testing.T)  { badGroup(t, false, "complete", "told") }
 
 // TestGroupChaos has processes of a group's checkpoint die at any time. CRYO_GROUP_CHAOS is for how long, such as 1h.
 func TestGroupChaos(t *testing.T) {
