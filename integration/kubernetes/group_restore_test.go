@@ -290,13 +290,15 @@ func TestPodGroupRestoreLeft(t *testing.T) {
 		apply(t, fmt.Sprintf("apiVersion: io.cryo/v1alpha1\nkind: CheckpointGroup\nmetadata: {name: %s}\nspec:\n  operation: Restore\n  selector: {matchLabels: {ring: none}}\n  reference: %s\n", group, shared.Registry.Reference("groups/none:1")))
 		must(t, shared.Kubectl(t.Context(), "patch", "checkpointgroup", group, "--subresource=status", "--type=merge", "--patch",
 			fmt.Sprintf(`{"status":{"phase":"Failed","reason":"x","nodes":{%q:{"instance":"earlier","members":{"x":{"uid":%q,"container":%q}}}}}}`, shared.A.Name, c.uid, id)))
+		renew(t, shared.A)
 		eventually(t, "the end of the member", func() bool { return groupNow(t, group).Status.Nodes[shared.A.Name].Members["x"].Failed != nil })
 		time.Sleep(2 * time.Second) // cryo node ends containers afterwards
+		logs := must(t, shared.Kubectl(t.Context(), "-n", "cryo-system", "logs", nodeService(t, shared.A).Metadata.Name)).Stdout
+		if refused := strings.Contains(logs, "the member is pod "+c.uid); refused != (c.phase == "Running") {
+			t.Errorf("cryo node writes %s", logs)
+		}
 		if _, err := shared.WaitPod(t.Context(), pod.Metadata.Name, c.phase, func(p *cluster.Pod) bool { return p.Status.Phase == c.phase }); err != nil {
 			t.Error(err)
 		}
-	}
-	if logs := must(t, shared.Kubectl(t.Context(), "-n", "cryo-system", "logs", nodeService(t, shared.A).Metadata.Name)).Stdout; !strings.Contains(logs, "the member is pod another") {
-		t.Errorf("cryo node writes %s", logs)
 	}
 }
