@@ -13,7 +13,7 @@ func TestGPUKeeperLate(t *testing.T) {
 	forget(t, a, ref)
 	before := startGPU(t, a, id, slices.Concat(handing, heeding), "--blocks", blocks)
 	for round, early := range []bool{true, false, false} {
-		order(t, a, "cuModuleLoadData * pass") // by the keeper, when it has made a context
+		order(t, a, "cuModuleLoadData * pass")          // by the keeper, when it has made a context
 		ownOrder(t, a, "cuCtxSynchronize * delay 1500") // the program does not stand still before
 		if _, err := a.Ask(t.Context(), id, "launch", "1000"); err != nil {
 			t.Fatal(err)
