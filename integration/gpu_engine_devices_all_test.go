@@ -22,7 +22,7 @@ var onTwo = []twoDevices{
 	{"a process on each", slices.Concat(bothGPUs[:4], engineKeeper, forceSeveral), []string{"--processes", "2", "--apart", "--blocks", blocks}},
 }
 
-// managedOnTwo is as one of onTwo, with managed memory of the library's, which both GPUs reach.
+// managedOnTwo hands over as much as one of onTwo does. Its memory is managed, and both GPUs reach it.
 var managedOnTwo = twoDevices{"managed memory", slices.Concat(bothGPUs, engineKeeper, []string{"--annotation", "io.cryo.gpu.managed=emulate"}), []string{"--blocks", blocks, "--managed", "--alternate", "6"}}
 
 // turn tells whether the case with a number is tried with that one of onTwo, and for which GPU: the containers take turns, and so do the GPUs in each.

@@ -14,7 +14,7 @@ func TestGPUKeeperLate(t *testing.T) {
 	before := startGPU(t, a, id, slices.Concat(handing, heeding), "--blocks", blocks)
 	for round, early := range []bool{true, false, false} {
 		order(t, a, "cuModuleLoadData * pass")          // by the keeper, when it has made a context
-		ownOrder(t, a, "cuCtxSynchronize * delay 1500") // the program does not stand still before
+		ownOrder(t, a, "cuCtxSynchronize * delay 1500") // the program stands still 1.5 s later
 		if _, err := a.Ask(t.Context(), id, "launch", "1000"); err != nil {
 			t.Fatal(err)
 		}

@@ -69,7 +69,7 @@ func TestGPUManagedSides(t *testing.T) {
 	alone(t, b)
 }
 
-// TestGPUManagedPinned moves a program that wants a part of its managed memory on the host, where the device reaches it, and leaves it running.
+// TestGPUManagedPinned leaves a program running and moves it, four times. The program prefers the host for a part of its managed memory, which host and device use there at the same time.
 func TestGPUManagedPinned(t *testing.T) {
 	a, b := gpuPair(t)
 	id := name(t)

@@ -221,7 +221,7 @@ func (r *ringHosts) settles(t *testing.T, ref string, left, published bool) {
 	}
 }
 
-// badGroup has each of the processes of a group's checkpoint die, and each connection cut, at each of the steps. left is --leave-running.
+// badGroup takes checkpoints of a group, with --leave-running if left is true. In each of them it kills one of the processes, or cuts a connection, at one of the steps.
 func badGroup(t *testing.T, left bool, steps ...string) {
 	t.Helper()
 	r := newRingHosts(t)
@@ -244,7 +244,7 @@ func badGroup(t *testing.T, left bool, steps ...string) {
 	}
 }
 
-// All steps in one test would take longer than a test may on a busy machine.
+// The steps are those of several tests, since one test may take ten minutes only.
 func TestGroupBadRunning(t *testing.T)     { badGroup(t, true, "admitted", "frozen", "held") }
 func TestGroupBadRunningLate(t *testing.T) { badGroup(t, true, "complete", "told") }
 func TestGroupBadEnding(t *testing.T)      { badGroup(t, false, "admitted", "frozen", "held") }

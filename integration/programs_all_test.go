@@ -290,7 +290,7 @@ func (p program) try(t *testing.T, h *lab.Host) {
 	}
 	must(t, r)
 	t.Logf("checkpoint: %.1f s\n%s", r.Elapsed.Seconds(), r.Stderr)
-	again := id + "-again" // the container that has ended stays, so that no file of the restored one has the inode number that it had
+	again := id + "-again" // the old container stays, so that its inode numbers are in use, and the restored files have others
 	cleanup(t, h, again)
 	r = must(t, h.Cryo(t.Context(), append([]string{"restore", ref, "--name", again}, p.grant...)...))
 	t.Logf("restore: %.1f s\n%s", r.Elapsed.Seconds(), r.Stderr)

@@ -32,7 +32,7 @@ func (s *service) gpuEngine(spec *specs.Spec) (engine string, asked bool, err er
 	return engine, asked, err
 }
 
-// managedVariable returns the variable of the environment by which the library does what a container's annotation asks for; empty: it has none.
+// managedVariable returns the variable for the environment of a container whose annotation asks for managed memory of the library's. It is empty without the annotation.
 func managedVariable(spec *specs.Spec) (string, error) {
 	value, asked := spec.Annotations[gpu.ManagedAnnotation]
 	switch {

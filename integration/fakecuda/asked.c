@@ -1,38 +1,33 @@
 // What is asked about memory with handles.
 #include "handles.h"
 
-// accessible says whether some device may write to what is mapped, or at least read it.
-static int accessible(const struct mapping *m, int write)
+#define ANY (-1)
+
+// accessible returns whether a device, or ANY, may write to what is mapped, or at least read it.
+static int accessible(const struct mapping *m, int write, int device)
 {
 	for (int d = 0; d < devices_count; d++)
-		if (m->access[d] == CU_MEM_ACCESS_FLAGS_PROT_READWRITE || (!write && m->access[d]))
+		if ((device == ANY || d == device) && (m->access[d] == CU_MEM_ACCESS_FLAGS_PROT_READWRITE || (!write && m->access[d])))
 			return 1;
 	return 0;
 }
 
-int virtual_holds(CUdeviceptr pointer, size_t bytes, int write)
+// all_accessible is accessible for each mapping of a range that is mapped without a gap.
+static int all_accessible(CUdeviceptr pointer, size_t bytes, int write, int device)
 {
 	for (CUdeviceptr at = pointer; at < pointer + bytes;) {
 		struct mapping *m = inside(at, 1);
 
-		if (!m || !accessible(m, write))
+		if (!m || !accessible(m, write, device))
 			return 0;
 		at = (CUdeviceptr)m->address + m->bytes;
 	}
 	return 1;
 }
 
-int virtual_reaches(CUdeviceptr pointer, size_t bytes, int device)
-{
-	for (CUdeviceptr at = pointer; at < pointer + bytes;) {
-		struct mapping *m = inside(at, 1);
+int virtual_holds(CUdeviceptr pointer, size_t bytes, int write) { return all_accessible(pointer, bytes, write, ANY); }
 
-		if (!m || m->access[device] != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-			return 0;
-		at = (CUdeviceptr)m->address + m->bytes;
-	}
-	return 1;
-}
+int virtual_reaches(CUdeviceptr pointer, size_t bytes, int device) { return all_accessible(pointer, bytes, 1, device); }
 
 int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *device)
 {

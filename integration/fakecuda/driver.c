@@ -311,7 +311,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 	return leave(r);
 }
 
-// cuDeviceCanAccessPeer says that all GPUs reach each other; an order has it fail.
+// All GPUs reach each other's memory. An order for cuDeviceCanAccessPeer makes the call fail, which callers take for no.
 CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
 {
 	CUresult r = orders_own("cuDeviceCanAccessPeer");

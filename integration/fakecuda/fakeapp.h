@@ -59,8 +59,8 @@ void storm_start(int threads, CUcontext context);
 void churn_start(int mib, CUcontext context);
 int churn_check(void);
 // alternate_start starts a thread that has two managed allocations of so many MiB, which host and device change by turns, and ends the program where one does not see what the other has written. alternate_park has it stop
-// after the "host" or the "device" has changed it, or go on. With the option preferred one of the two
-// is wanted on the host, and the thread waits for the device before it touches that. alternate_check returns 0, or -1 for a difference, and alternate_rounds is how often it has gone round.
+// after the "host" or the "device" has changed it, or go on. With the option preferred, the program
+// prefers the host for one of the two, and the thread waits for the device before the host touches it. alternate_check returns 0, or -1 for a difference, and alternate_rounds is how often it has gone round.
 void alternate_start(int mib, CUcontext context);
 int alternate_park(const char *where);
 int alternate_check(void);

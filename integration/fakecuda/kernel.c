@@ -16,7 +16,7 @@ typedef CUresult run(unsigned blocks, void **arguments);
 static run written, sums, add, later, wait_for;
 static const struct kernel { const char *name; run *run; } kernels[] = {{"cryo_written", written}, {"cryo_sums", sums}, {"fake_add", add}, {"fake_later", later}, {"fake_wait", wait_for}};
 
-// What kernels that take their time do when they end. They are few at a time. One that waits ends when its first word is not 0 any more.
+// The additions that launched kernels make when they end. Few kernels run at a time. A kernel that waits ends when the host has written to its first word.
 static struct addition { CUdeviceptr at; size_t words; uint64_t value; int waits; } additions[64];
 static unsigned additions_count;
 
@@ -163,7 +163,7 @@ static CUresult later(unsigned blocks, void **arguments)
 	return queue(arguments, *(unsigned *)arguments[3], 0);
 }
 
-// wait_for does the same when the host has written to the first word.
+// wait_for makes its addition when the host has written to the first word.
 static CUresult wait_for(unsigned blocks, void **arguments)
 {
 	(void)blocks;

@@ -2,7 +2,8 @@
 //
 // CALL: init, state, lock, checkpoint, restore or unlock; or a call of the program itself, which then needs FAKECUDA_ORDERS in its own environment:
 // cuMemAlloc, cuMemFree, cuCtxSynchronize, cuCtxGetLimit, cuCtxSetLimit, cuMemHostRegister, cuMemcpyHtoD, DtoH, DtoD (each also with Async),
-// cryo_written (the kernel that finds zeros), cryo_sums (the kernel that sums memory; an order for cryo_sums.wrong makes its sums wrong), cuMemsetD8, cuMemGetInfo, cuDeviceCanAccessPeer, and all of memory with handles and of multicast objects but cuMemGetAllocationGranularity and cuMulticastGetGranularity (versions have one name); stack with "error BYTES" is what cuCtxSetLimit gives.
+// cuMemsetD8, cuMemGetInfo, cuDeviceCanAccessPeer, and each call about memory with handles or multicast objects, except cuMemGetAllocationGranularity and cuMulticastGetGranularity. All versions of a call have one name.
+// CALL also names kernels: cryo_written finds zeros, and cryo_sums sums memory. An order for cryo_sums.wrong makes the sums wrong. An order "stack N error BYTES" makes cuCtxSetLimit set so many bytes.
 //
 // N: the nth process by pid of its session, of those that use the fake driver, from 1; or *. N@UUID: only calls about memory of that device: copies
 // (between devices: to it) and memory with handles.

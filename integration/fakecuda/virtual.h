@@ -13,7 +13,7 @@ CUresult order_at(const char *call, CUdeviceptr pointer);
 
 // virtual_holds says whether all of a range is mapped, and some device has access to it.
 int virtual_holds(CUdeviceptr pointer, size_t bytes, int write);
-// virtual_reaches says whether a device may write to all of a range.
+// virtual_reaches returns whether one device may write to all of a range.
 int virtual_reaches(CUdeviceptr pointer, size_t bytes, int device);
 // virtual_find gives the mapping that a pointer is in; false where there is none.
 int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *device);

@@ -16,6 +16,9 @@ type disturbed struct {
 	leads, other *cluster.Node // of the coordinator, and of the other member
 }
 
+// groupSteps are the steps of a member in a group's checkpoint.
+var groupSteps = []string{"admitted", "frozen", "held", "complete", "told"}
+
 // disturbedRing starts a ring of two pods on nodes with cryo node.
 func disturbedRing(t *testing.T) disturbed {
 	t.Helper()
@@ -28,8 +31,8 @@ func disturbedRing(t *testing.T) disturbed {
 	return disturbed{r, shared.A, shared.B}
 }
 
-// signal takes the group, and sends a signal to cryo node on victim when its node has come to a step and the other one has not: all pods run on, the status says why, and the registry has an index only where the coordinator
-// says so.
+// signal takes a checkpoint of the group. At a step it sends a signal to cryo node on victim, while the other node is held up ahead of that step. It fails the test unless all pods run on, the status contains a reason, and the
+// registry has an index exactly if the status is Published.
 func (r disturbed) signal(t *testing.T, step string, victim *cluster.Node, signal syscall.Signal) {
 	t.Helper()
 	held, waits := r.other, r.leads // the member that is held up, and another that waits for it
@@ -64,7 +67,7 @@ func (r disturbed) signal(t *testing.T, step string, victim *cluster.Node, signa
 	renew(t, victim)
 }
 
-// isTaken takes the group, which nothing disturbs.
+// isTaken takes a checkpoint of the group that nothing disturbs.
 func (r disturbed) isTaken(t *testing.T) {
 	t.Helper()
 	group, ref := r.checkpoint(t, "")
@@ -72,19 +75,19 @@ func (r disturbed) isTaken(t *testing.T) {
 	r.goesRound(t)
 }
 
-// TestPodGroupMemberKilled has cryo node die at each step on the node of a member that does not lead.
+// TestPodGroupMemberKilled kills cryo node at each step, on the node of the member that does not coordinate.
 func TestPodGroupMemberKilled(t *testing.T) {
 	r := disturbedRing(t)
-	for _, step := range []string{"admitted", "frozen", "held", "complete", "told"} {
+	for _, step := range groupSteps {
 		t.Run(step, func(t *testing.T) { r.signal(t, step, r.other, syscall.SIGKILL) })
 	}
 	r.isTaken(t)
 }
 
-// TestPodGroupCoordinatorKilled has cryo node die at each step on the coordinator's node, and once the index is in the registry.
+// TestPodGroupCoordinatorKilled kills the coordinator's cryo node at each step, and when the index is in the registry.
 func TestPodGroupCoordinatorKilled(t *testing.T) {
 	r := disturbedRing(t)
-	for _, step := range []string{"admitted", "frozen", "held", "complete", "told"} {
+	for _, step := range groupSteps {
 		t.Run(step, func(t *testing.T) { r.signal(t, step, r.leads, syscall.SIGKILL) })
 	}
 	t.Run("published", func(t *testing.T) {
@@ -104,7 +107,7 @@ func TestPodGroupCoordinatorKilled(t *testing.T) {
 	r.isTaken(t)
 }
 
-// TestPodGroupSilent has cryo node end or be silent, which is as death 15 s later, a member not take part, and the object be deleted.
+// TestPodGroupSilent ends cryo node, stops it (after 15 s of silence the others take it for dead), keeps a member from taking part, and deletes the object.
 func TestPodGroupSilent(t *testing.T) {
 	r := disturbedRing(t)
 	t.Run("ended", func(t *testing.T) { r.signal(t, "held", r.leads, syscall.SIGTERM) })

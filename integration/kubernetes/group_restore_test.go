@@ -205,7 +205,7 @@ func TestPodGroupRestoreBad(t *testing.T) {
 		})
 		again.fails(t, "mounts")
 	})
-	t.Run("deleted", func(t *testing.T) { // a pod that waits: its start goes on, and it is ended when it runs
+	t.Run("deleted", func(t *testing.T) { // the kubelet lets the start of a waiting pod go on, and ends the pod when it runs
 		open := reaches("restored").set(t, other(r.pods[1].Spec.NodeName))
 		again := r.restore(t, ref, patience, nil)
 		eventually(t, "step restored", func() bool { return groupNow(t, again.group).stepOf(again.names[0]) == "restored" })
@@ -278,7 +278,7 @@ func TestPodGroupRestoreBad(t *testing.T) {
 	is.goesRound(t)
 }
 
-// TestPodGroupRestoreLeft has the status of a restore that has failed name a container that an earlier cryo node has left running: it is ended if it is of the member's pod, and no container of another pod is.
+// TestPodGroupRestoreLeft writes the status of a failed restore, by which an earlier cryo node has left a container running. The next cryo node ends the container if it is the member pod's, and leaves a container of another pod alone.
 func TestPodGroupRestoreLeft(t *testing.T) {
 	serveNodes(t)
 	pod := run(t, ringPod(t, shared.A, name(t), "restartPolicy: Never"))

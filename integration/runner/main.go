@@ -2,9 +2,9 @@
 //
 // There are two tiers. A test in a file whose name ends in _all_test.go belongs to the second, which "make test-all" runs; all others are the first,
 // which "make test" runs. A test of the first tier that takes more than 5 s by itself fails, or more than a slow machine needs for as much. Tests in a file with _alone_ in its name measure time:
-// they run after the others, one at a time. The tests of integration/kubernetes are a tier of their own; they run one at a time, on one cluster.
+// they run after the others, one at a time. The tests of integration/kubernetes are a tier of their own, and run one at a time, on one cluster.
 //
-// Where the time is limited (--for), runner begins no test afterwards, and its last lines name those that it has not run.
+// With a limit of time (--for) runner begins no test after that time. Its last lines name the tests that it has not run.
 //
 //	go run ./integration/runner --tier first
 //	go run ./integration/runner --run '^TestGPU' --jobs 1 --verbose
@@ -66,7 +66,7 @@ func main() {
 	flag.BoolVar(&options.verbose, "verbose", false, "print the output of tests that pass, too")
 	flag.DurationVar(&options.timeout, "timeout", 10*time.Minute, "end a test that takes longer, on a machine of usual speed")
 	flag.DurationVar(&options.limit, "for", 0, "begin no test after so long, and name those that were not run; 0: run all")
-	flag.Int64Var(&options.shuffle, "shuffle", 0, "run the tests in an order of chance that this number decides; 0: the order of their files")
+	flag.Int64Var(&options.shuffle, "shuffle", 0, "a number from which a random order of the tests is made; 0: the order of their files")
 	flag.Parse()
 	var err error
 	if options.run, err = regexp.Compile(*run); err == nil && *skip != "" {
@@ -168,7 +168,7 @@ type runner struct {
 	mu      sync.Mutex
 	done    []outcome
 	retried []string
-	unrun   []string // the tests for which there was no time
+	unrun   []string // the tests that late has noted
 	left    []string // what processes of tests have left behind
 }
 
@@ -216,7 +216,7 @@ func (r *runner) side(ctx context.Context, jobs int, names []string) {
 	workers.Wait()
 }
 
-// late takes note of a test for which there is no time any more.
+// late reports whether the time is over, and then notes that the test was not run.
 func (r *runner) late(name string) bool {
 	if r.end.IsZero() || time.Now().Before(r.end) {
 		return false

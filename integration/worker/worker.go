@@ -1,4 +1,4 @@
-// Package worker is a test program's half of package runner: a process that sets up what its tests share once, and runs the tests that runner names to it.
+// Package worker runs tests for package runner. The process of a test program makes the hosts that its tests share once, and then runs one test after the other, as runner names them.
 package worker
 
 import (
@@ -13,7 +13,7 @@ import (
 
 var given = flag.Bool("worker", false, "run the tests whose names come in descriptor 3, a line each, and write their exit status to descriptor 4")
 
-// Run runs the tests that the flags choose, or with -worker those that are named, one after the other until there is no more name. It returns the exit status.
+// Run runs the tests that the flags choose. With -worker it reads names of tests, and runs each of them, until the input ends. It returns the exit status.
 func Run(m *testing.M) (code int) {
 	if !*given {
 		return m.Run()

@@ -186,7 +186,7 @@ func (c *Channel) ReceiveBytes() ([]byte, []int, error) {
 		for {
 			n, oobn, flags, _, received = unix.Recvmsg(int(own), c.data, oob, unix.MSG_CMSG_CLOEXEC)
 			if errors.Is(received, unix.ECONNRESET) && !reset {
-				reset = true // the kernel returns it once, ahead of the last messages of a process that has left some unread
+				reset = true // the other process has closed its end with messages unread. The kernel returns this error once, and then that process' last messages
 				continue
 			}
 			if !errors.Is(received, unix.EINTR) {

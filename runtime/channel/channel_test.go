@@ -90,7 +90,7 @@ func TestEnd(t *testing.T) {
 	}
 }
 
-// TestUnread: the last word of a process arrives, whatever that process has not read.
+// TestUnread: a process closes its end with a message unread. What it has sent arrives all the same.
 func TestUnread(t *testing.T) {
 	a, b := ends(t)
 	for _, c := range []struct {

@@ -14,8 +14,8 @@ import (
 // handed to a process that saves them. What it says wins over the configuration.
 const EngineAnnotation = "io.cryo.gpu.engine"
 
-// ManagedAnnotation of a container with the engine keeper has the library make its managed memory (cudaMallocManaged) if its value is [ManagedEmulated]; if it is [ManagedOnHost], all of it is memory of the host, which kernels and the
-// host reach at the same time. Without it the driver makes managed memory, and refuses to save it.
+// ManagedAnnotation is for a container with the engine keeper. With either of its values the library makes the managed memory (cudaMallocManaged) of the container's programs. With [ManagedEmulated] the memory moves between host and
+// GPUs. With [ManagedOnHost] it stays on the host, and the host and kernels use it at the same time. Without the annotation the driver makes managed memory, and refuses to save it.
 const (
 	ManagedAnnotation = "io.cryo.gpu.managed"
 	ManagedEmulated   = "emulate"

@@ -100,7 +100,7 @@ func (p firstProcess) look() fate {
 	return runs
 }
 
-// gone reports whether a first process has ended, or will be killed by containerd.
+// gone reports whether the first process has ended, or its shim has died, after which containerd kills the process.
 func (p firstProcess) gone() bool {
 	became := p.look()
 	return became == ended || became == orphaned

@@ -11,7 +11,7 @@ import (
 // Inner is where the library is in a container. /dev is a tmpfs of the container's own, so nothing of this shows in its image.
 const Inner = "/dev/cryo/" + File
 
-// The variable of the environment by which the library makes managed memory, and by which it makes all of it of the host's memory.
+// With one of these variables in its environment a program gets managed memory from the library. With ManagedOnHost all of that is memory of the host.
 const (
 	Managed       = "CRYO_GPU_MANAGED=1"
 	ManagedOnHost = "CRYO_GPU_MANAGED=host"

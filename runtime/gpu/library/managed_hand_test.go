@@ -16,39 +16,38 @@ static void *touch(void *number)
 int main(void)
 {
 	const size_t chunk = MIB / 4, chunks = 4;
-	char line[64];
+	char step[64];
 	pthread_t thread;
 	begin();
 	m = managed(chunks * 2 * MIB);
-	while (fgets(line, sizeof(line), stdin)) {
-		line[strcspn(line, "\n")] = 0;
-		if (!strcmp(line, "sides")) { // 0: host, 1: both, 2 and 3: device
+	while (next(step)) {
+		if (!strcmp(step, "sides")) { // 0: host, 1: both, 2 and 3: device
 			fill(m, chunks * chunk, 0, 0);
 			launch(m, chunks * chunk, 1);
 			MUST(cuCtxSynchronize());
 			fill(m, chunk, 10, 1);
 			sums(m + chunk, chunk, 1, 0);
-		} else if (!strcmp(line, "check")) {
+		} else if (!strcmp(step, "check")) {
 			sums(m, chunk, 10, 1);
 			sums(m + chunk, 3 * chunk, 1, 0);
-		} else if (!strcmp(line, "host")) {
+		} else if (!strcmp(step, "host")) {
 			fill(m, chunks * chunk, 3, 2);
-		} else if (!strcmp(line, "checkhost")) {
+		} else if (!strcmp(step, "checkhost")) {
 			sums(m, chunks * chunk, 3, 2);
-		} else if (!strcmp(line, "device")) {
+		} else if (!strcmp(step, "device")) {
 			launch(m, chunks * chunk, 1000);
-		} else if (!strcmp(line, "checkdevice")) {
+		} else if (!strcmp(step, "checkdevice")) {
 			sums(m, chunks * chunk, 1003, 2);
-		} else if (!strcmp(line, "touch")) { // by a thread: chunk 2
+		} else if (!strcmp(step, "touch")) { // by a thread: chunk 2
 			MUST(pthread_create(&thread, NULL, touch, (void *)2));
-		} else if (!strcmp(line, "join")) {
+		} else if (!strcmp(step, "join")) {
 			pthread_join(thread, NULL);
 			sums(m + 2 * chunk, chunk, 77, 0);
 			fill(m + 2 * chunk, chunk, 1, 0);
 		} else {
 			return 1;
 		}
-		printf("done %s\n", line);
+		printf("done %s\n", step);
 	}
 }`
 
@@ -121,8 +120,7 @@ func TestManagedTouched(t *testing.T) {
 	}
 }
 
-// TestManagedFails has the driver refuse each call by which memory changes sides: the program gets an error where its call starts work, and what it has is as it was. Where a device has no room for memory, the program does not notice,
-// unless the host has none either.
+// TestManagedFails has the driver refuse each call by which memory changes sides. The program's launch fails, and its memory is as before. If only the device has no room, the launch succeeds, with memory of the host.
 func TestManagedFails(t *testing.T) {
 	r, path := managedProgram(t, `
 int main(void)

@@ -12,38 +12,37 @@ int main(void)
 {
 	const size_t words = 6 * MIB;
 	CUdeviceptr other = 0;
-	char line[64];
+	char step[64];
 	begin();
 	uint64_t *m = managed(48 * MIB);
-	while (fgets(line, sizeof(line), stdin)) {
-		line[strcspn(line, "\n")] = 0;
-		if (!strcmp(line, "fill")) {
+	while (next(step)) {
+		if (!strcmp(step, "fill")) {
 			fill(m, words, 5, 3);
-		} else if (!strcmp(line, "add")) {
+		} else if (!strcmp(step, "add")) {
 			launch(m, words, 100);
-		} else if (!strcmp(line, "check")) {
+		} else if (!strcmp(step, "check")) {
 			sums(m, words, 105, 3);
-		} else if (!strcmp(line, "alloc")) { // what the driver's managed memory would make room for
+		} else if (!strcmp(step, "alloc")) { // what the driver's managed memory would make room for
 			MUST(cuMemAlloc_v2(&other, 16 * MIB));
 			MUST(cuMemsetD8_v2(other, 7, 16 * MIB));
-		} else if (!strcmp(line, "free")) {
+		} else if (!strcmp(step, "free")) {
 			MUST(cuMemFree_v2(other));
-		} else if (!strcmp(line, "prefetch")) {
+		} else if (!strcmp(step, "prefetch")) {
 			MUST(cuMemPrefetchAsync((CUdeviceptr)m, 48 * MIB, 0, NULL));
-		} else if (!strcmp(line, "touch")) { // one word of each chunk
+		} else if (!strcmp(step, "touch")) { // one word of each chunk
 			for (size_t i = 0; i < words; i += MIB / 4)
 				m[i] += 100;
-		} else if (!strcmp(line, "touched")) {
+		} else if (!strcmp(step, "touched")) {
 			for (size_t i = 0; i < words; i++)
 				IS(m[i], 105 + 3 * i + (i % (MIB / 4) ? 0 : 100));
 		} else {
 			return 1;
 		}
-		printf("done %s\n", line);
+		printf("done %s\n", step);
 	}
 }`
 
-// TestManagedMore has more managed memory than the device: it is worked on from both sides, moved, and gives way to what the program allocates.
+// TestManagedMore: a program has more managed memory than its device. Host and device change it, the program's memory is handed over, and managed memory makes room for another allocation.
 func TestManagedMore(t *testing.T) {
 	r, path := managedProgram(t, managedMore, 32)
 	a := r.steps(path).app(r)
@@ -78,7 +77,7 @@ func TestManagedMore(t *testing.T) {
 	}
 }
 
-// TestManagedAbreast wants memory on the host, where a kernel and the host use it at the same time: a kernel that the host does not wait for, and one that waits for the host.
+// TestManagedAbreast: a program prefers the host for its managed memory. The host uses the memory while a kernel runs, and a child of the program cannot touch it.
 func TestManagedAbreast(t *testing.T) {
 	r, path := managedProgram(t, `
 int main(void)
@@ -109,7 +108,7 @@ int main(void)
 	}
 }
 
-// TestManagedOnHost has all managed memory on the host, where the container asks for that: a kernel waits there for what the host writes.
+// TestManagedOnHost: a container asks for managed memory on the host. A kernel waits for what the host writes there.
 func TestManagedOnHost(t *testing.T) {
 	r, path := managedProgram(t, `
 static void *write_late(void *word)
@@ -151,7 +150,7 @@ int main(void)
 {
 	const size_t words = MIB;
 	CUcontext second;
-	char line[64];
+	char step[64];
 	begin();
 	uint64_t *m = managed(8 * MIB);
 	MUST(cuMemAdvise((CUdeviceptr)m + 4 * MIB, 4 * MIB, 3, 1)); // preferred location: the second
@@ -159,9 +158,8 @@ int main(void)
 	MUST(cuMemPrefetchAsync((CUdeviceptr)m, 8 * MIB, 1, NULL));
 	IS(cuMemAdvise((CUdeviceptr)m, MIB, 3, 2), 101);
 	uint64_t *n = managed(4 * MIB); // of the second
-	while (fgets(line, sizeof(line), stdin)) {
-		line[strcspn(line, "\n")] = 0;
-		if (!strcmp(line, "work")) {
+	while (next(step)) {
+		if (!strcmp(step, "work")) {
 			fill(m, words, 1, 1);
 			fill(n, words / 2, 2, 2);
 			for (int i = 0; i < 4; i++) {
@@ -172,7 +170,7 @@ int main(void)
 				m[0] += 1;
 				n[0] += 1;
 			}
-		} else if (!strcmp(line, "check")) {
+		} else if (!strcmp(step, "check")) {
 			IS(m[0], 9);
 			IS(n[0], 10);
 			m[0] -= 4;
@@ -182,11 +180,11 @@ int main(void)
 		} else {
 			return 1;
 		}
-		printf("done %s\n", line);
+		printf("done %s\n", step);
 	}
 }`
 
-// TestManagedGPUs has two GPUs work on the same memory, hands it over, and has it be where both reach it if neither can reach the other's.
+// TestManagedGPUs: two GPUs change the same memory, which is then handed over. If neither GPU reaches the other's memory, all of it is memory of the host.
 func TestManagedGPUs(t *testing.T) {
 	for name, test := range map[string]struct {
 		orders []string
@@ -211,4 +209,25 @@ func TestManagedGPUs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestManagedWithdrawFails has the driver refuse to unmap memory of the host, so that the program's memory is not handed over. The program goes on, and its memory is handed over the next time.
+func TestManagedWithdrawFails(t *testing.T) {
+	r, path := managedProgram(t, managedMore, 32)
+	a := r.steps(path).app(r)
+	a.does("fill")
+	a.does("add")
+	p := a.dial()
+	r.Order("cuMemUnmap * error 999")
+	if err := p.Close(t.Context(), patient); err == nil {
+		t.Error("the gate was closed")
+	}
+	r.Order()
+	a.must(p.HangUp())
+	a.does("check")
+	a.does("fill")
+	a.does("add")
+	pieces, files := a.take()
+	a.back(pieces, files)
+	a.does("check")
 }

@@ -68,6 +68,14 @@ static void fill(volatile uint64_t *at, size_t words, uint64_t first, uint64_t s
 	for (size_t i = 0; i < words; i++)
 		at[i] = first + step * i;
 }
+// next reads the name of the program's next step; 0: there is none.
+static int next(char step[64])
+{
+	if (!fgets(step, 64, stdin))
+		return 0;
+	step[strcspn(step, "\n")] = 0;
+	return 1;
+}
 static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec * 1e-9; }
 `
 
@@ -198,7 +206,7 @@ func (a *managedApp) back(pieces []record.GPUPiece, files []*os.File) {
 	}
 	a.must(p.Attach(a.t.Context(), pieces, files))
 	closeFiles(files)
-	// A process that another test starts at that moment has these files for as long as it takes to begin its program.
+	// Another test may start a process at that moment. Until that process begins its program, it has these files, too, and the device has less room.
 	var left int
 	for range 20 {
 		var err error

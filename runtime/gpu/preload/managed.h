@@ -1,6 +1,6 @@
 // Managed memory (cuMemAllocManaged) of the library's, for containers that ask for it: the driver cannot save a process that has any of its own. The device has memory by cuMemCreate at addresses of
-// the library's own, and the host has pages at the same addresses. Chunks go to the device ahead of each call that starts work there, and to the host when the host touches them. What has no room on the
-// device is memory of the host that both reach. It was tried with the fake driver only.
+// the library's own, and the host has pages at the same addresses. Chunks go to the device ahead of each call that starts work there, and to the host when the host touches them. Where the device has
+// no room, both use memory of the host. All of this was tried with the fake driver only.
 #ifndef CRYO_GPU_MANAGED_H
 #define CRYO_GPU_MANAGED_H
 
@@ -8,21 +8,21 @@
 
 #include <sys/types.h>
 
-// MANAGED_VARIABLE of the environment is 1 where the container asks for it, and "host" where all of it is to be on the host.
+// MANAGED_VARIABLE of the environment is "1" if the library makes managed memory, and "host" if all of that is memory of the host.
 #define MANAGED_VARIABLE "CRYO_GPU_MANAGED"
 
 // CHUNK_BYTES is what has one state, and goes from side to side, bytes.
 #define CHUNK_BYTES GRANULARITY
 
-// The states of a chunk. The host may read and write what is HOST or PINNED, read what is BOTH, and touch nothing else. UNTOUCHED is zero, and has no memory on either side. PINNED is memory of the host that devices reach, for what
-// has no room on a device (managed_pin.c). All from DEVICE on is where devices find it.
+// The states of a chunk. The host may read and write what is HOST or PINNED, read what is BOTH, and touch nothing else. UNTOUCHED is zero, and has no memory on either side. PINNED is memory of the host that devices reach, too
+// (managed_pin.c). A kernel can use the chunks that are DEVICE or PINNED.
 enum side { UNTOUCHED, HOST, BOTH, DEVICE, PINNED };
 
 // A location of advice and prefetches: a device, or one of these.
 enum { CPU = -1, NOWHERE_ADVISED = -2 };
 struct chunk { unsigned char side, read_mostly; short preferred, prefetched; uint64_t accessed; }; // accessed: devices by bits, the last bit is the CPU
 
-// unit is memory for some chunks side by side: a device's, or the host's where they are PINNED. A unit without has no pieces in its range.
+// unit is memory for some chunks side by side: a device's, or memory of the host if they are PINNED. Without memory, the count of its range is 0.
 struct unit { struct range range; struct piece piece; int pinned; };
 
 // span is reserved addresses with one large allocation, or with small ones.
@@ -33,7 +33,7 @@ struct span {
 	CUdevice device;
 	uint64_t id;
 	size_t unit;         // bytes of each unit, but for the last one
-	size_t away;         // chunks that are where no device finds them
+	size_t away;         // chunks that a kernel cannot use
 	struct chunk *chunks;
 	struct unit *units;
 	struct slab *slabs;  // of small allocations, one a chunk; NULL: it has a large one
@@ -72,27 +72,27 @@ CUresult managed_idle(pid_t but);
 CUresult managed_to_host(struct span *s, size_t chunk, int writes);
 // managed_end frees the memory of a span on both sides.
 CUresult managed_end(struct span *s);
-// managed_set notes the side of a chunk, managed_at is its address, and managed_fresh memory for one that can be one large page; NULL where there is none.
+// managed_set notes the side of a chunk. managed_at returns its address. managed_fresh maps memory for a chunk, which can be one large page; NULL: there is none.
 void managed_set(struct span *s, size_t chunk, enum side side);
 char *managed_at(const struct span *s, size_t chunk);
 char *managed_fresh(void);
-// managed_unmap takes a unit's memory away; managed_drop the host's pages.
+// managed_unmap unmaps and releases a unit's memory. If the driver does not unmap it, all is as before. managed_drop frees the host's pages at some addresses, which stay reserved.
 CUresult managed_unmap(struct unit *u);
 CUresult managed_drop(void *address, size_t bytes);
 // managed_units returns how many units a span has, and managed_unit how large they are.
 size_t managed_units(const struct span *s);
 size_t managed_unit(int small);
 
-// Memory of the host for devices (managed_pin.c), for whom has the lock. managed_fits is true where a device has room for a range, and for what the driver may need besides. managed_advised returns where the program
-// wants all of a unit. managed_pin has a unit without memory be PINNED. managed_leave has one be the host's, and nothing of it a device's, once managed_idle has waited.
+// PINNED memory (managed_pin.c). The caller has the lock. managed_fits returns whether a range's device has room for it, and for what the driver needs besides. managed_advised returns the location that the program prefers for
+// all of a unit. managed_pin makes a unit PINNED that has no memory. managed_leave copies a unit to the host's pages and releases its memory; the caller has waited by managed_idle.
 int managed_fits(const struct range *r);
 int managed_advised(const struct span *s, size_t number);
 CUresult managed_pin(struct span *s, size_t number);
 CUresult managed_leave(struct span *s, size_t number);
-// managed_promote has chunks that are PINNED for want of room be the host's, if their device has room now and nothing is at work: the next that goes to the device finds it there.
+// managed_promote waits until the devices are at rest. Then those PINNED units leave for which the device has room now; the next call that starts work moves them to the device.
 CUresult managed_promote(struct span *s, size_t from, size_t to);
-// managed_withdraw has all that is PINNED be the host's, behind the closed gate: CRIU saves it then. managed_pinned counts it. managed_evict takes so many bytes off a device for what the program makes there; false where it could not.
-// They take the lock.
+// These take the lock. managed_withdraw has all PINNED units leave, behind the closed gate, so that CRIU saves their bytes. managed_pinned counts PINNED units. managed_evict has units leave a device until they have freed so many
+// bytes, and returns whether they have.
 CUresult managed_withdraw(void);
 unsigned managed_pinned(void);
 int managed_evict(CUdevice device, size_t bytes);

@@ -46,10 +46,8 @@ COPY(cuMemcpyDtoHAsync_v2_ptsz, to, cuMemcpyDtoDAsync_v2_ptsz, (void *to, CUdevi
 // place returns a location as a device or CPU; NOWHERE_ADVISED where there is no such one.
 static int place(CUmemLocation l)
 {
-	int devices = 0;
-
 	switch (l.type) {
-	case CU_MEM_LOCATION_TYPE_DEVICE: return driver.cuDeviceGetCount(&devices) == CUDA_SUCCESS && l.id >= 0 && l.id < devices && l.id < MAX_DEVICES ? l.id : NOWHERE_ADVISED;
+	case CU_MEM_LOCATION_TYPE_DEVICE: return l.id >= 0 && l.id < MAX_DEVICES && range_devices() >> l.id & 1 ? l.id : NOWHERE_ADVISED;
 	case CU_MEM_LOCATION_TYPE_HOST:
 	case CU_MEM_LOCATION_TYPE_HOST_NUMA:
 	case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return CPU;
@@ -94,7 +92,7 @@ static void note(struct chunk *c, int advice, int where)
 	}
 }
 
-// Advice is kept. What is to be on the host is PINNED when it gets its memory. Nothing else changes: any kernel may touch any chunk.
+// The library keeps advice, and answers with it. It heeds the preferred location when it makes a unit's memory (unit_of), and no other advice: any kernel may touch any chunk.
 CUresult hook_cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice, CUmemLocation l)
 {
 	int needs = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
@@ -120,7 +118,7 @@ CUresult hook_cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevic
 	return managed_near(pointer, bytes) ? hook_cuMemAdvise_v2(pointer, bytes, advice, location(device)) : driver.cuMemAdvise(pointer, bytes, advice, device);
 }
 
-// prefetch has a range be on the device at once. To the host it moves what is idle, and to the device from memory of the host that both reach: a caller that had to wait for a stream would wait for what it may have to do itself.
+// prefetch moves a range to the device at once. Two moves need devices that are at rest: to the host, and from PINNED memory to the device. If a stream is at work, prefetch leaves these chunks where they are: the work may wait for the caller.
 static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUmemLocation l, CUstream stream, CUresult (*query)(CUstream))
 {
 	int where = place(l), idle;

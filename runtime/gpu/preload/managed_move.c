@@ -51,18 +51,6 @@ void managed_set(struct span *s, size_t chunk, enum side side)
 	s->chunks[chunk].side = side;
 }
 
-// reached is true where all devices can have access to memory of a device.
-static int reached(CUdevice device)
-{
-	uint64_t all = 0;
-	int count = 0;
-
-	driver.cuDeviceGetCount(&count);
-	for (CUdevice d = 0; d < count && d < MAX_DEVICES; d++)
-		all |= UINT64_C(1) << d;
-	return range_everyone(device) == all;
-}
-
 static CUresult on_device(struct unit *u)
 {
 	CUresult r = range_create(&u->range, u->range.bytes, &u->piece.handle);
@@ -77,13 +65,14 @@ static CUresult on_device(struct unit *u)
 	return r;
 }
 
-// unit_of returns the unit of a chunk, and makes its memory where it has none: on the device that the program wants, else on the span's. It is PINNED where that has no room, the program wants it on the host, or another device
-// could not reach it.
+// unit_of makes memory for the unit of a chunk, unless it has some. The memory is that of the device that the program prefers, else of the span's. The unit is PINNED if that device has no room, if the program prefers the host, or if
+// another device could not reach the memory.
 static CUresult unit_of(struct span *s, size_t chunk)
 {
 	size_t bytes = s->unit, number = chunk * CHUNK_BYTES / bytes, first = number * bytes;
 	struct unit *u = &s->units[number];
 	CUresult r = CUDA_ERROR_OUT_OF_MEMORY;
+	CUcontext other;
 	int advised;
 
 	if (u->range.count)
@@ -92,11 +81,12 @@ static CUresult unit_of(struct span *s, size_t chunk)
 	u->range.asked = u->range.bytes;
 	u->piece = (struct piece){.bytes = u->range.bytes, .own = 1, .fd = -1, .passed = -1};
 	advised = managed_advised(s, number);
-	if (advised >= 0 && advised != s->device && context_on(advised)) {
+	other = advised >= 0 && advised != s->device ? context_on(advised) : NULL;
+	if (other) {
 		u->range.device = advised;
-		u->range.context = context_on(advised);
+		u->range.context = other;
 	}
-	if (advised != CPU && reached(u->range.device) && managed_fits(&u->range))
+	if (advised != CPU && range_everyone(u->range.device) == range_devices() && managed_fits(&u->range))
 		r = on_device(u);
 	return r == CUDA_ERROR_OUT_OF_MEMORY ? managed_pin(s, number) : r;
 }
@@ -306,8 +296,9 @@ CUresult managed_unmap(struct unit *u)
 {
 	CUresult r = driver.cuMemUnmap(u->range.address, u->range.bytes);
 
-	if (r == CUDA_SUCCESS)
-		r = driver.cuMemRelease(u->piece.handle);
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = driver.cuMemRelease(u->piece.handle);
 	if (u->piece.fd >= 0)
 		close(u->piece.fd);
 	u->piece.fd = -1;
@@ -331,7 +322,7 @@ CUresult managed_end(struct span *s)
 	return first;
 }
 
-// present returns a range with a context that its device has now: the one that it was made in may have ended.
+// present gives a range a context that its device has now, and returns the range. The context in which the range was made may have ended.
 static struct range *present(const struct span *s, struct range *r)
 {
 	CUcontext context = r->device == s->device ? s->context : context_on(r->device);

@@ -1,4 +1,4 @@
-// Memory of the host in place of a device's, for managed memory that has no room on its device. Host and devices have it at the same addresses, and no chunk of it changes sides: kernels reach it over the link.
+// PINNED chunks of managed memory: memory of the host in place of a device's, for units that have no room on their device. The host and all devices reach it at the same addresses, devices over the link. It does not change sides.
 #define _GNU_SOURCE
 #include "managed.h"
 #include "gate.h"
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-// A device keeps this part of its memory, or at most SPARED bytes, for what the driver makes by itself: code, stacks, pools.
+// Managed memory leaves this part of a device's memory free, SPARED bytes at most. The driver needs it for code, stacks and pools.
 #define PART 32
 #define SPARED ((size_t)512 << 20)
 
@@ -24,13 +24,13 @@ int managed_fits(const struct range *r)
 	return result == CUDA_SUCCESS && available >= r->bytes + (total / PART < SPARED ? total / PART : SPARED);
 }
 
-// chunks returns the chunks of a unit.
+// chunks returns how many chunks a unit has, and the number of the first one.
 static size_t chunks(const struct span *s, size_t number, size_t *first)
 {
-	size_t from = number * s->unit, bytes = s->bytes - from < s->unit ? s->bytes - from : s->unit;
+	const struct range *r = &s->units[number].range;
 
-	*first = from / CHUNK_BYTES;
-	return bytes / CHUNK_BYTES;
+	*first = (r->address - s->address) / CHUNK_BYTES;
+	return r->bytes / CHUNK_BYTES;
 }
 
 int managed_advised(const struct span *s, size_t number)
@@ -48,10 +48,10 @@ int managed_advised(const struct span *s, size_t number)
 // MOST is how many chunks a unit has at most.
 #define MOST 16
 
-// aside is the host's pages of a unit, where nobody but the library has them.
+// aside contains the addresses of a unit's host pages while the library keeps them elsewhere.
 struct aside { char *pages[MOST]; };
 
-// away moves the host's pages of a unit aside. Threads that touch them wait for the lock.
+// away moves a unit's host pages elsewhere. A thread that touches their addresses has a fault, and waits for the lock.
 static CUresult away(struct span *s, size_t first, size_t n, struct aside *a)
 {
 	for (size_t i = 0; i < n; i++) {
@@ -74,7 +74,7 @@ static CUresult away(struct span *s, size_t first, size_t n, struct aside *a)
 	return CUDA_SUCCESS;
 }
 
-// back has what is aside be the host's again at its addresses, where nothing of a device is mapped any more.
+// back moves host pages to the addresses of their unit, at which the driver has nothing mapped any more. These chunks are HOST then.
 static CUresult back(struct span *s, size_t first, size_t n, struct aside *a)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -93,7 +93,7 @@ static CUresult back(struct span *s, size_t first, size_t n, struct aside *a)
 
 static CUmemAccessDesc host_access(const CUmemLocation *host) { return (CUmemAccessDesc){*host, CU_MEM_ACCESS_FLAGS_PROT_READWRITE}; }
 
-// fill copies what is aside to memory that is not at its addresses yet.
+// fill copies host pages into a unit's new memory, before the driver maps that at the unit's addresses.
 static CUresult fill(const struct unit *u, const CUmemLocation *host, size_t n, const struct aside *a)
 {
 	CUmemAccessDesc access = host_access(host);
@@ -119,19 +119,20 @@ static CUresult fill(const struct unit *u, const CUmemLocation *host, size_t n, 
 	return r;
 }
 
-// map maps memory of the host for itself and all devices.
+// map maps a unit's memory of the host, for the host and all devices.
 static CUresult map(const struct unit *u, const CUmemLocation *host)
 {
 	CUmemAccessDesc access[MAX_DEVICES + 1] = {host_access(host)};
-	int count = 0;
+	uint64_t all = range_devices();
+	size_t n = 1;
 	CUresult r = driver.cuMemMap(u->range.address, u->range.bytes, 0, u->piece.handle, 0);
 
 	if (r != CUDA_SUCCESS)
 		return r;
-	driver.cuDeviceGetCount(&count);
-	for (CUdevice d = 0; d < count && d < MAX_DEVICES; d++)
-		access[d + 1] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, d}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-	r = driver.cuMemSetAccess(u->range.address, u->range.bytes, access, count + 1);
+	for (CUdevice d = 0; d < MAX_DEVICES; d++)
+		if (all >> d & 1)
+			access[n++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, d}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+	r = driver.cuMemSetAccess(u->range.address, u->range.bytes, access, n);
 	if (r == CUDA_SUCCESS && madvise((void *)u->range.address, u->range.bytes, MADV_DONTFORK)) // a child would share it
 		r = CUDA_ERROR_OPERATING_SYSTEM;
 	if (r != CUDA_SUCCESS)
@@ -176,7 +177,7 @@ CUresult managed_pin(struct span *s, size_t number)
 	return r;
 }
 
-// copy copies what is PINNED to pages of the host's, while the host may only read it.
+// copy copies a PINNED unit to new pages. Until the unit has left, the host may only read it: a thread that writes waits for the lock.
 static CUresult copy(struct span *s, size_t first, size_t n, struct aside *a)
 {
 	if (mprotect(managed_at(s, first), n * CHUNK_BYTES, PROT_READ))
@@ -190,23 +191,24 @@ static CUresult copy(struct span *s, size_t first, size_t n, struct aside *a)
 	return CUDA_SUCCESS;
 }
 
-// leave_pinned has a unit that is PINNED be the host's.
+// leave_pinned is managed_leave for a PINNED unit.
 static CUresult leave_pinned(struct span *s, size_t number)
 {
 	struct unit *u = &s->units[number];
 	struct aside a = {{0}};
 	size_t first, n = chunks(s, number, &first);
-	CUresult r = copy(s, first, n, &a), released;
+	CUresult r = copy(s, first, n, &a), moved;
 
-	if (r != CUDA_SUCCESS) {
+	if (r == CUDA_SUCCESS)
+		r = managed_unmap(u);
+	if (u->range.count) { // the driver has it still
 		for (size_t i = 0; i < n && a.pages[i]; i++)
 			munmap(a.pages[i], CHUNK_BYTES);
 		mprotect(managed_at(s, first), n * CHUNK_BYTES, PROT_READ | PROT_WRITE);
 		return r;
 	}
-	released = managed_unmap(u);
-	r = back(s, first, n, &a);
-	return r == CUDA_SUCCESS ? released : r;
+	moved = back(s, first, n, &a);
+	return moved == CUDA_SUCCESS ? r : moved;
 }
 
 CUresult managed_leave(struct span *s, size_t number)

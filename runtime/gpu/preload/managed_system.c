@@ -58,8 +58,7 @@ static int near_any(const struct iovec *parts, size_t count)
 #define PLAIN(name, memory, bytes, arguments, call, writes) CALL(ssize_t, name, arguments, call, managed_near((uintptr_t)(memory), bytes), bring(memory, bytes, writes))
 #define PARTS(name, parts, count, arguments, call, writes) CALL(ssize_t, name, arguments, call, near_any(parts, count), bring_all(parts, count, writes))
 
-
-// whole is true for a file, of which a call reads or writes as much as was asked for, unless it ends there; a stream has what has come so far.
+// whole returns whether a descriptor is of a file. A call reads or writes all that is asked for of a file, unless the file ends; of a stream it reads what has come.
 static int whole(int fd)
 {
 	int error = errno, positioned = lseek(fd, 0, SEEK_CUR) >= 0;
@@ -68,7 +67,7 @@ static int whole(int fd)
 	return positioned;
 }
 
-// ON_FILE is PLAIN for a call that a launch may interrupt in the middle: it has done a part then. Of a file the rest follows. done is how much was done.
+// ON_FILE is PLAIN for calls that files have. If a launch takes memory away in the middle of a call, the call has done a part only. For a file, the function then makes the call again for the rest. done counts the bytes.
 #define ON_FILE(name, type, arguments, call, writes) \
 	OFFERED ssize_t name arguments \
 	{ \

@@ -345,14 +345,21 @@ int range_mistaken(void)
 	return found || virtual_each(mistaken, &looked) || managed_each(mistaken_unit, &looked);
 }
 
-uint64_t range_everyone(CUdevice device)
+uint64_t range_devices(void)
 {
-	uint64_t found = UINT64_C(1) << device;
-	int count = 0, can;
+	int count = 0;
 
 	driver.cuDeviceGetCount(&count);
-	for (CUdevice d = 0; d < count && d < MAX_DEVICES; d++)
-		if (d != device && driver.cuDeviceCanAccessPeer(&can, d, device) == CUDA_SUCCESS && can)
+	return count < MAX_DEVICES ? (UINT64_C(1) << count) - 1 : ~UINT64_C(0);
+}
+
+uint64_t range_everyone(CUdevice device)
+{
+	uint64_t found = UINT64_C(1) << device, all = range_devices();
+	int can;
+
+	for (CUdevice d = 0; d < MAX_DEVICES; d++)
+		if (d != device && all >> d & 1 && driver.cuDeviceCanAccessPeer(&can, d, device) == CUDA_SUCCESS && can)
 			found |= UINT64_C(1) << d;
 	return found;
 }

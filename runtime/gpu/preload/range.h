@@ -33,7 +33,8 @@ CUresult range_import(CUdevice device, int fd, CUmemGenericAllocationHandle *han
 int range_mistaken(void);
 // range_accessors are the devices that have access to ranges of a device, by bits.
 uint64_t range_accessors(CUdevice device);
-// range_everyone are the devices that can have access to memory of a device, by bits.
+// range_devices returns all devices that the process sees, by bits; range_everyone those of them that can have access to memory of one device.
+uint64_t range_devices(void);
 uint64_t range_everyone(CUdevice device);
 // range_access gives another device access to all ranges of a device, or takes it away.
 CUresult range_access(CUdevice device, CUdevice other, int access);

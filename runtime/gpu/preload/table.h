@@ -27,7 +27,7 @@ struct range {
 	uint64_t number;     // in handles for other processes; 0: the program has asked for none
 	uint8_t secret[16];  // the same
 	int apart;           // the program has set CU_POINTER_ATTRIBUTE_SYNC_MEMOPS to 0
-	int everywhere;      // managed memory: all devices have access to it
+	int everywhere;      // all devices have access to it, as to managed memory
 	int put_off;         // the program has freed it, while a stream was being captured
 };
 
