@@ -198,6 +198,8 @@ func (r *ringHosts) settles(t *testing.T, ref string, left, published bool) {
 	}
 	for _, h := range r.hosts {
 		if there { // a host's store may have the member's snapshot, as after a checkpoint of one container
+			works := func(p process) bool { return hasWords("cryo", "group-member")(p) || called("cryo-checkpoint")(p) }
+			eventually(t, "the member on "+h.Name+" has ended", 40*time.Second, func() bool { return !slices.ContainsFunc(processes(t, h), works) })
 			h.Cryo(t.Context(), "rm", ref+"-"+h.Name)
 		}
 	}
