@@ -38,7 +38,6 @@ func cases(s settings) []testCase {
 		testCase{"training", "PyTorch trains: the losses of an undisturbed run", 1, 60, 8, runTraining},
 		testCase{"several", "three processes on a GPU, --force gpu-several", 1, 25, 8, runSeveral},
 		testCase{"managed", "managed memory: refused, unharmed", 1, 10, 4, runManaged},
-		testCase{"keeper-managed", "managed memory by the library: a program's own kernels, CuPy and host and device by turns", 1, 150, 8, runKeeperManaged},
 		testCase{"long", "kernel past the deadline: refused; taken with a longer one", 1, 35, 4, runLong},
 		testCase{"interrupt", "interruptible kernels: locked within a second", 1, 120, 4, runInterrupt},
 		testCase{"stock", "checkpoint and restore by ctr", 1, 15, 4, runStock},
@@ -56,6 +55,7 @@ func cases(s settings) []testCase {
 		testCase{"inference", "language model, 8 billion parameters: the same tokens", 1, 110, 56, runInference},
 		testCase{"keeper-inference", "language model, 8 billion parameters: the same tokens", 1, 220, 56, runKeeperInference},
 	)
+	all = append(all, managedCases()...)
 	all = append(all, programCases()...)
 	all = append(all, keeperCases(s.keeper)...)
 	all = append(all, startCases()...)

@@ -74,21 +74,6 @@ func runKeeperSeveral(ctx context.Context, b *bench, r *result) error {
 	return b.handing(ctx, r, c, true)
 }
 
-// runKeeperManaged moves programs whose managed memory the library makes.
-func runKeeperManaged(ctx context.Context, b *bench, r *result) error {
-	for _, c := range []*container{
-		b.container(r.Case, "/gpu/app", "--gib", "1", "--mode", "managed"),
-		b.python(r.Case+"-cupy", "managed_arrays.py"),
-	} {
-		c.keeper()
-		c.flags = append(c.flags, "--annotation", "io.cryo.gpu.managed=emulate")
-		if err := b.handing(ctx, r, c, true); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func runKeeperLibraries(ctx context.Context, b *bench, r *result) error {
 	return b.handing(ctx, r, b.python(r.Case, "torch_libraries.py").keeper(), true)
 }

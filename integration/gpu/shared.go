@@ -25,7 +25,7 @@ func sharedCases(k keeperSettings) []testCase {
 	throughout := func(name, about string) testCase {
 		return testCase{"keeper-" + name + "-cycles", fmt.Sprintf("%s, %d checkpoints: the losses of the first epoch", about, min(50, k.cycles)), 2, 40 + int(k.time.Seconds()), 16,
 			func(ctx context.Context, b *bench, r *result) error {
-				return b.ranksThrough(ctx, r, b.rankProgram(r, name).keeper(), min(50, k.cycles), k.time)
+				return b.through(ctx, r, b.rankProgram(r, name).keeper(), min(50, k.cycles), k.time, overTCP)
 			}}
 	}
 	return []testCase{
@@ -90,8 +90,8 @@ func (b *bench) rankProgram(r *result, name string) *container {
 	return c
 }
 
-// ranksThrough takes ranks through checkpoints, of which each fifth ends them. After each, every rank repeats whole epochs.
-func (b *bench) ranksThrough(ctx context.Context, r *result, c *container, count int, most time.Duration) error {
+// through takes a container through checkpoints, of which each fifth ends it. After each, all its processes are verified.
+func (b *bench) through(ctx context.Context, r *result, c *container, count int, most time.Duration, flags ...string) error {
 	defer b.clear(ctx, c)
 	defer b.home()()
 	if err := b.begin(ctx, r, c); err != nil {
@@ -99,7 +99,7 @@ func (b *bench) ranksThrough(ctx context.Context, r *result, c *container, count
 	}
 	quiet := r.quiet()
 	began := time.Now()
-	done, err := cycles(ctx, count, most, func(n int) error { return b.leaveOrMove(ctx, quiet, c, n, overTCP) })
+	done, err := cycles(ctx, count, most, func(n int) error { return b.leaveOrMove(ctx, quiet, c, n, flags...) })
 	r.Snapshot = quiet.Snapshot
 	r.checked("%d cycles in %.0f s, of %d asked; %d of them ended and restored it", done, time.Since(began).Seconds(), count, len(r.Times["restore"]))
 	if err != nil {
@@ -125,5 +125,5 @@ func runDeviceMap(ctx context.Context, b *bench, r *result) error {
 
 // runNCCLSteady measures what ranks pay while nothing is saved.
 func runNCCLSteady(ctx context.Context, b *bench, r *result) error {
-	return b.steady(ctx, r, time.Second, 40*time.Second, func(id string) *container { return b.several(b.python(id, "nccl_steady.py")) })
+	return b.steady(ctx, r, time.Second, 40*time.Second, func(id string) *container { return b.several(b.python(id, "nccl_steady.py")) }, (*container).keeper)
 }

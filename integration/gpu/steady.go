@@ -37,20 +37,20 @@ func runKeeperSteady(ctx context.Context, b *bench, r *result) error {
 		{[]string{"/gpu/steady"}, 600 * time.Millisecond, 18 * time.Second},
 		{[]string{python3(), "/gpu/torch_steady.py"}, time.Second, 30 * time.Second},
 	} {
-		if err := b.steady(ctx, r, p.each, p.most, func(id string) *container { return b.container(id, p.program...) }); err != nil {
+		if err := b.steady(ctx, r, p.each, p.most, func(id string) *container { return b.container(id, p.program...) }, (*container).keeper); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// steady measures one program. Containers differ a little from each other whatever they have, so there are two of each kind.
-func (b *bench) steady(ctx context.Context, r *result, each, most time.Duration, made func(id string) *container) error {
+// steady measures one program without the library, and with it as a container asks for that by with. Containers differ a little from each other whatever they have, so there are two of each kind.
+func (b *bench) steady(ctx context.Context, r *result, each, most time.Duration, made func(id string) *container, with func(*container) *container) error {
 	var all []*container
 	for _, name := range []string{"without-1", "with-1", "without-2", "with-2"} {
 		c := made(r.Case + "-" + name)
 		if strings.HasPrefix(name, "with-") {
-			c.keeper()
+			with(c)
 		}
 		all = append(all, c)
 		defer c.remove(context.WithoutCancel(ctx), b.a)
