@@ -60,8 +60,11 @@ CUresult cuModuleGetFunction(CUfunction *found, void *loaded, const char *wanted
 
 CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags)
 {
-	CUresult r = enter();
+	CUresult r = orders_own("cuMemHostAlloc");
 
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
 	if (r == CUDA_SUCCESS && (!memory || !bytes || flags > 7))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS && (*memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)) == MAP_FAILED)

@@ -113,9 +113,12 @@ CUresult streams_take(CUstream stream, int *captured)
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 {
-	CUresult r = enter();
+	CUresult r = orders_own("cuStreamCreate");
 
 	(void)flags;
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
 	if (r == CUDA_SUCCESS && !current)
 		r = CUDA_ERROR_INVALID_CONTEXT;
 	if (r == CUDA_SUCCESS && !(*stream = make(0)))

@@ -226,6 +226,25 @@ CUcontext context_on(CUdevice device)
 	return found;
 }
 
+// RELAXED is CU_STREAM_CAPTURE_MODE_RELAXED: what this thread does has nothing to do with captures.
+#define RELAXED 2
+
+CUresult context_enter(struct entered *e, CUcontext context)
+{
+	CUresult r = driver.cuCtxPushCurrent_v2(context);
+
+	*e = (struct entered){context, RELAXED};
+	if (r == CUDA_SUCCESS)
+		driver.cuThreadExchangeStreamCaptureMode(&e->mode);
+	return r;
+}
+
+void context_leave(struct entered *e)
+{
+	driver.cuThreadExchangeStreamCaptureMode(&e->mode);
+	driver.cuCtxPopCurrent_v2(&e->context);
+}
+
 void contexts_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);

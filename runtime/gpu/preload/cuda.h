@@ -123,6 +123,7 @@ enum {
 	X(cuStreamGetCtx, (CUstream stream, CUcontext *context)) \
 	X(cuStreamSynchronize, (CUstream stream)) \
 	X(cuStreamSynchronize_ptsz, (CUstream stream)) \
+	X(cuStreamCreate, (CUstream *stream, unsigned flags)) \
 	X(cuStreamDestroy, (CUstream stream)) \
 	X(cuStreamDestroy_v2, (CUstream stream)) \
 	X(cuMemAlloc_v2, (CUdeviceptr *pointer, size_t bytes)) \
@@ -143,6 +144,8 @@ enum {
 	X(cuIpcOpenMemHandle, (CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)) \
 	X(cuIpcOpenMemHandle_v2, (CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)) \
 	X(cuIpcCloseMemHandle, (CUdeviceptr pointer)) \
+	X(cuMemHostAlloc, (void **memory, size_t bytes, unsigned flags)) \
+	X(cuMemFreeHost, (void *memory)) \
 	X(cuMemHostGetFlags, (unsigned *flags, void *memory)) \
 	X(cuMemHostGetDevicePointer_v2, (CUdeviceptr *pointer, void *memory, unsigned flags)) \
 	X(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr pointer, size_t bytes, int type, unsigned long long flags)) \

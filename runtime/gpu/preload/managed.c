@@ -197,7 +197,7 @@ static CUresult span_make(size_t bytes, size_t asked, struct span **made)
 		r = driver.cuCtxGetDevice(&s->device);
 	if (r == CUDA_SUCCESS)
 		r = driver.cuMemAddressReserve(&s->address, bytes, CHUNK_BYTES, 0, 0);
-	if (r == CUDA_SUCCESS && mmap((void *)s->address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+	if (r == CUDA_SUCCESS && managed_drop((void *)s->address, bytes) != CUDA_SUCCESS) {
 		driver.cuMemAddressFree(s->address, bytes);
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	}
@@ -336,6 +336,7 @@ void managed_context_ended(CUcontext context)
 {
 	managed_lock();
 	managed_unuse(context);
+	managed_copy_ended(context);
 	for (size_t i = count; i-- > 0;)
 		if (spans[i]->context == context)
 			span_free(spans[i]);
@@ -386,6 +387,7 @@ void managed_forked(void)
 			if (spans[i]->units[u].range.count && spans[i]->units[u].piece.fd >= 0)
 				close(spans[i]->units[u].piece.fd);
 	managed_fault_forked();
+	managed_copy_forked();
 	count = 0;
 	lowest = UINTPTR_MAX;
 	highest = 0;

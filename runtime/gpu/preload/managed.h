@@ -34,6 +34,7 @@ struct span {
 	uint64_t id;
 	size_t unit;         // bytes of each unit, but for the last one
 	size_t away;         // chunks that a kernel cannot use
+	size_t next, window; // the chunk after those that a touch has brought, and how many those were
 	struct chunk *chunks;
 	struct unit *units;
 	struct slab *slabs;  // of small allocations, one a chunk; NULL: it has a large one
@@ -70,6 +71,8 @@ int managed_attribute(void *data, int attribute, CUdeviceptr pointer, CUresult *
 CUresult managed_to_device(struct span *s, size_t from, size_t to, int writes);
 CUresult managed_idle(pid_t but);
 CUresult managed_to_host(struct span *s, size_t chunk, int writes);
+// managed_fetch has those chunks be valid on both sides that are the device's alone; the caller has waited by managed_idle.
+CUresult managed_fetch(struct span *s, size_t from, size_t to);
 // managed_end frees the memory of a span on both sides.
 CUresult managed_end(struct span *s);
 // managed_set notes the side of a chunk. managed_at returns its address. managed_fresh maps memory for a chunk, which can be one large page; NULL: there is none.
@@ -104,6 +107,14 @@ int managed_start(void);
 // managed_use has what is managed of two ranges be valid on the device for a call that copies from one to the other there until it returns. It sets within where the one that is called the host's is managed. The call must
 // not take the lock any more: who has it may wait for the call.
 CUresult managed_use(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUdeviceptr host, int *within);
+
+// managed_copy copies chunks, several at once (managed_copy.c): to the device at at from what the host has, the other way round, or on the host from at. The caller has the lock. After an error, some are copied and some are not.
+// managed_copy_ended forgets what belonged to a context that has ended.
+enum way { TO_DEVICE, TO_HOST, WITHIN_HOST };
+struct transfer { char *host, *at; };
+CUresult managed_copy(enum way way, CUcontext context, const struct transfer *all, size_t n);
+void managed_copy_ended(CUcontext context);
+void managed_copy_forked(void);
 
 // managed_catch begins to catch the host's faults; false where it cannot (managed_fault.c). managed_bring has addresses be valid on the host, and waits where the gate is closed.
 int managed_catch(void);

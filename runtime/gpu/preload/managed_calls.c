@@ -139,6 +139,8 @@ static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUmemLocation l, CUs
 	}
 	if (r == CUDA_SUCCESS && where != CPU)
 		r = managed_to_device(s, from, to, 0);
+	if (r == CUDA_SUCCESS && where == CPU && idle)
+		r = managed_fetch(s, from, to);
 	for (; r == CUDA_SUCCESS && from < to; from++) {
 		if (where == CPU && idle)
 			r = managed_to_host(s, from, 0);

@@ -2,12 +2,12 @@
 // may be on an alternate one. A program's own handler, for all other faults, goes on working: what it installs is kept here, and called from here.
 #define _GNU_SOURCE
 #include "managed.h"
+#include "counter.h"
 #include "elf.h"
 #include "gate.h"
 #include "thread.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -38,16 +38,19 @@ static struct { uintptr_t pointer; int writes; pid_t thread; CUresult result; } 
 static uint32_t asked, done;
 static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER;
 
-static void wait_while(uint32_t *at, uint32_t value)
-{
-	while (__atomic_load_n(at, __ATOMIC_ACQUIRE) == value)
-		syscall(SYS_futex, at, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
-}
+// WINDOW is how many chunks a touch brings at most.
+#define WINDOW 16
 
-static void advance(uint32_t *at)
+// ahead returns how many chunks a touch of one brings: twice as many as the touch before where the host goes through memory in ascending order.
+static size_t ahead(struct span *s, size_t chunk)
 {
-	__atomic_add_fetch(at, 1, __ATOMIC_RELEASE);
-	syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+	size_t left = s->bytes / CHUNK_BYTES - chunk;
+
+	s->window = chunk && chunk == s->next ? (2 * s->window < WINDOW ? 2 * s->window : WINDOW) : 1;
+	if (s->window > left)
+		s->window = left;
+	s->next = chunk + s->window;
+	return s->window;
 }
 
 static CUresult bring(void)
@@ -56,8 +59,11 @@ static CUresult bring(void)
 	size_t chunk = s ? (request.pointer - s->address) / CHUNK_BYTES : 0;
 	CUresult r = s && managed_used(s, chunk) ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 
-	if (r == CUDA_SUCCESS && s->chunks[chunk].side == DEVICE)
+	if (r == CUDA_SUCCESS && s->chunks[chunk].side == DEVICE) {
 		r = managed_idle(request.thread);
+		if (r == CUDA_SUCCESS)
+			r = managed_fetch(s, chunk, chunk + ahead(s, chunk));
+	}
 	return r == CUDA_SUCCESS ? managed_to_host(s, chunk, request.writes) : r;
 }
 
@@ -87,9 +93,9 @@ static void *serve(void *unused)
 	prctl(PR_SET_NAME, "cryo-managed");
 	gate_own();
 	for (uint32_t seen = 0;; seen++) {
-		wait_while(&asked, seen);
+		counter_wait(&asked, seen);
 		request.result = bring_between();
-		advance(&done);
+		counter_add(&done);
 	}
 	return NULL;
 }
@@ -106,8 +112,8 @@ static CUresult bring_one(uintptr_t pointer, int writes)
 	request.pointer = pointer;
 	request.writes = writes;
 	request.thread = syscall(SYS_gettid);
-	advance(&asked);
-	wait_while(&done, before);
+	counter_add(&asked);
+	counter_wait(&done, before);
 	r = request.result;
 	pthread_mutex_unlock(&asking);
 	gate_out();

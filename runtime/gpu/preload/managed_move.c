@@ -12,9 +12,6 @@
 
 // UNIT is the most that is one piece of a device's memory.
 #define UNIT ((size_t)32 << 20)
-// RELAXED is CU_STREAM_CAPTURE_MODE_RELAXED: what this thread does has nothing to do with captures.
-#define RELAXED 2
-
 // users are the contexts in which the program has started work that may use managed memory. managed_lock guards them.
 static CUcontext users[64];
 static unsigned users_count;
@@ -22,25 +19,6 @@ static unsigned users_count;
 size_t managed_unit(int small) { return small ? CHUNK_BYTES : range_piece(0) < UNIT ? range_piece(0) : UNIT; }
 
 size_t managed_units(const struct span *s) { return (s->bytes + s->unit - 1) / s->unit; }
-
-// in is what one does in a context, in which this thread may copy while streams are captured.
-struct in { CUcontext context; int mode; };
-
-static CUresult in_begin(struct in *in, CUcontext context)
-{
-	CUresult r = driver.cuCtxPushCurrent_v2(context);
-
-	*in = (struct in){context, RELAXED};
-	if (r == CUDA_SUCCESS)
-		driver.cuThreadExchangeStreamCaptureMode(&in->mode);
-	return r;
-}
-
-static void in_end(struct in *in)
-{
-	driver.cuThreadExchangeStreamCaptureMode(&in->mode);
-	driver.cuCtxPopCurrent_v2(&in->context);
-}
 
 char *managed_at(const struct span *s, size_t chunk) { return (char *)s->address + chunk * CHUNK_BYTES; }
 
@@ -93,63 +71,92 @@ static CUresult unit_of(struct span *s, size_t chunk)
 
 CUresult managed_drop(void *address, size_t bytes)
 {
-	return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
-}
-
-// send copies a chunk to the device, while the host may only read it. The driver takes an address for the device's where the device has memory there, so that it gets the bytes elsewhere.
-static CUresult send(struct span *s, size_t chunk)
-{
-	static char *aside;
-	CUresult r;
-
-	if (!aside && !(aside = room(CHUNK_BYTES)))
+	if (mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	if (mprotect(managed_at(s, chunk), CHUNK_BYTES, PROT_READ))
-		return CUDA_ERROR_OPERATING_SYSTEM;
-	memcpy(aside, managed_at(s, chunk), CHUNK_BYTES);
-	r = driver.cuMemcpyHtoD_v2((CUdeviceptr)managed_at(s, chunk), aside, CHUNK_BYTES);
-	if (r != CUDA_SUCCESS)
-		mprotect(managed_at(s, chunk), CHUNK_BYTES, PROT_READ | PROT_WRITE);
-	return r;
+	madvise(address, bytes, MADV_HUGEPAGE); // a chunk that is touched for the first time is one page then
+	return CUDA_SUCCESS;
 }
 
-// move has one chunk be on the device.
-static CUresult move(struct span *s, size_t chunk, int writes)
-{
-	enum side side = s->chunks[chunk].side;
-	CUresult r = CUDA_SUCCESS;
+// BATCH is how many chunks are copied in one go at most.
+#define BATCH 64
 
-	if (side == UNTOUCHED || side == HOST)
-		r = unit_of(s, chunk);
-	if (s->chunks[chunk].side == PINNED)
-		return r;
-	if (r == CUDA_SUCCESS && side == UNTOUCHED)
-		r = driver.cuMemsetD8_v2((CUdeviceptr)managed_at(s, chunk), 0, CHUNK_BYTES);
-	if (r == CUDA_SUCCESS && side == HOST) {
-		r = send(s, chunk);
-		if (r == CUDA_SUCCESS)
-			managed_set(s, chunk, BOTH);
-	}
-	if (r == CUDA_SUCCESS && writes && side != UNTOUCHED && side != DEVICE)
-		r = managed_drop(managed_at(s, chunk), CHUNK_BYTES);
-	if (r == CUDA_SUCCESS && (writes || side == UNTOUCHED))
+// sending is chunks of one span that are about to be copied to the device.
+struct sending { struct span *span; int writes; size_t n, chunks[BATCH]; struct transfer all[BATCH]; };
+
+// lost takes from the host what a kernel may change.
+static CUresult lost(struct span *s, size_t chunk)
+{
+	CUresult r = managed_drop(managed_at(s, chunk), CHUNK_BYTES);
+
+	if (r == CUDA_SUCCESS)
 		managed_set(s, chunk, DEVICE);
 	return r;
 }
 
+// send copies chunks to the device, while the host may only read them.
+static CUresult send(struct sending *g)
+{
+	CUresult r = managed_copy(TO_DEVICE, g->span->context, g->all, g->n);
+
+	for (size_t i = 0; i < g->n; i++) {
+		CUresult own = r;
+
+		if (r != CUDA_SUCCESS) {
+			mprotect(g->all[i].host, CHUNK_BYTES, PROT_READ | PROT_WRITE);
+			continue;
+		}
+		managed_set(g->span, g->chunks[i], BOTH);
+		if (g->writes)
+			own = lost(g->span, g->chunks[i]);
+		if (own != CUDA_SUCCESS)
+			r = own;
+	}
+	g->n = 0;
+	return r;
+}
+
+// move has one chunk be on the device. If that takes a copy, it is among those to be sent.
+static CUresult move(struct sending *g, size_t chunk)
+{
+	struct span *s = g->span;
+	enum side side = s->chunks[chunk].side;
+	char *at = managed_at(s, chunk);
+	CUresult r = side == BOTH ? CUDA_SUCCESS : unit_of(s, chunk);
+
+	if (r != CUDA_SUCCESS || s->chunks[chunk].side == PINNED)
+		return r;
+	if (side == BOTH)
+		return g->writes ? lost(s, chunk) : r;
+	if (side == UNTOUCHED) {
+		r = driver.cuMemsetD8_v2((CUdeviceptr)at, 0, CHUNK_BYTES);
+		if (r == CUDA_SUCCESS)
+			managed_set(s, chunk, DEVICE);
+		return r;
+	}
+	if (mprotect(at, CHUNK_BYTES, PROT_READ))
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	g->chunks[g->n] = chunk;
+	g->all[g->n++] = (struct transfer){at, at};
+	return g->n == BATCH ? send(g) : r;
+}
+
 CUresult managed_to_device(struct span *s, size_t from, size_t to, int writes)
 {
-	CUresult r, waited;
-	struct in in;
+	struct sending g = {.span = s, .writes = writes};
+	CUresult r, sent, waited;
+	struct entered e;
 
-	r = in_begin(&in, s->context);
+	r = context_enter(&e, s->context);
 	if (r != CUDA_SUCCESS)
 		return r;
 	for (size_t i = from; r == CUDA_SUCCESS && i < to; i++)
 		if (s->chunks[i].side < DEVICE && managed_used(s, i))
-			r = move(s, i, writes);
+			r = move(&g, i);
+	sent = send(&g);
 	waited = driver.cuStreamSynchronize(NULL); // other streams do not wait for it
-	in_end(&in);
+	context_leave(&e);
+	if (r == CUDA_SUCCESS)
+		r = sent;
 	return r == CUDA_SUCCESS ? waited : r;
 }
 
@@ -221,18 +228,18 @@ CUresult managed_use(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUdeviceptr
 CUresult managed_idle(pid_t but)
 {
 	CUresult r = CUDA_SUCCESS;
-	struct in in;
+	struct entered e;
 
 	gate_started(but);
 	if (!capture_wait_begin())
 		return CUDA_ERROR_NOT_READY;
 	for (unsigned i = 0; r == CUDA_SUCCESS && i < users_count; i++) {
-		if (in_begin(&in, users[i]) != CUDA_SUCCESS) {
+		if (context_enter(&e, users[i]) != CUDA_SUCCESS) {
 			users[i--] = users[--users_count]; // it has ended
 			continue;
 		}
 		r = driver.cuCtxSynchronize();
-		in_end(&in);
+		context_leave(&e);
 	}
 	capture_wait_end();
 	return r;
@@ -252,43 +259,57 @@ char *managed_fresh(void)
 	return p + before;
 }
 
-// fetch copies a chunk from the device. All of it appears at its address at once, so that no other thread sees a part.
-static CUresult fetch(struct span *s, size_t chunk, int protection)
+// fetch copies chunks from the device. All of a chunk appears at its address at once, so that no other thread sees a part.
+static CUresult fetch(struct span *s, const size_t *chunks, struct transfer *all, size_t n)
 {
-	char *aside = managed_fresh();
-	struct in in;
-	CUresult r;
+	CUresult r = managed_copy(TO_HOST, s->context, all, n);
 
-	if (!aside)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	r = in_begin(&in, s->context);
-	if (r == CUDA_SUCCESS) {
-		r = driver.cuMemcpyDtoH_v2(aside, (CUdeviceptr)managed_at(s, chunk), CHUNK_BYTES);
-		in_end(&in);
+	for (size_t i = 0; i < n; i++) {
+		if (r == CUDA_SUCCESS && (mprotect(all[i].host, CHUNK_BYTES, PROT_READ) || mremap(all[i].host, CHUNK_BYTES, CHUNK_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, all[i].at) == MAP_FAILED))
+			r = CUDA_ERROR_OUT_OF_MEMORY;
+		if (r == CUDA_SUCCESS)
+			managed_set(s, chunks[i], BOTH);
+		else
+			munmap(all[i].host, CHUNK_BYTES);
 	}
-	if (r == CUDA_SUCCESS && (mprotect(aside, CHUNK_BYTES, protection) || mremap(aside, CHUNK_BYTES, CHUNK_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, managed_at(s, chunk)) == MAP_FAILED))
-		r = CUDA_ERROR_OUT_OF_MEMORY;
-	if (r != CUDA_SUCCESS)
-		munmap(aside, CHUNK_BYTES);
+	return r;
+}
+
+CUresult managed_fetch(struct span *s, size_t from, size_t to)
+{
+	struct transfer all[BATCH];
+	CUresult r = CUDA_SUCCESS;
+	size_t chunks[BATCH], n = 0;
+
+	for (; r == CUDA_SUCCESS && from < to; from++) {
+		if (s->chunks[from].side != DEVICE)
+			continue;
+		all[n] = (struct transfer){managed_fresh(), managed_at(s, from)};
+		chunks[n] = from;
+		if (!all[n].host)
+			r = CUDA_ERROR_OUT_OF_MEMORY;
+		else if (++n == BATCH) {
+			r = fetch(s, chunks, all, n);
+			n = 0;
+		}
+	}
+	if (r == CUDA_SUCCESS)
+		return fetch(s, chunks, all, n);
+	while (n)
+		munmap(all[--n].host, CHUNK_BYTES);
 	return r;
 }
 
 CUresult managed_to_host(struct span *s, size_t chunk, int writes)
 {
-	int protection = PROT_READ | (writes ? PROT_WRITE : 0);
-	CUresult r = CUDA_SUCCESS;
+	CUresult r = managed_fetch(s, chunk, chunk + 1);
+	enum side side = s->chunks[chunk].side;
 
-	switch (s->chunks[chunk].side) {
-	case HOST:
-	case PINNED: return CUDA_SUCCESS;
-	case UNTOUCHED:
-		writes = 1; // the device has nothing
-		protection = PROT_READ | PROT_WRITE; // fall through
-	case BOTH: r = !writes || !mprotect(managed_at(s, chunk), CHUNK_BYTES, protection) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; break;
-	case DEVICE: r = fetch(s, chunk, protection); break;
-	}
-	if (r == CUDA_SUCCESS)
-		managed_set(s, chunk, writes ? HOST : BOTH);
+	if (r != CUDA_SUCCESS || side == HOST || side == PINNED || (side == BOTH && !writes))
+		return r;
+	if (mprotect(managed_at(s, chunk), CHUNK_BYTES, PROT_READ | PROT_WRITE)) // of what is UNTOUCHED, the device has nothing
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	managed_set(s, chunk, HOST);
 	return r;
 }
 

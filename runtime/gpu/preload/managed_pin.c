@@ -180,15 +180,17 @@ CUresult managed_pin(struct span *s, size_t number)
 // copy copies a PINNED unit to new pages. Until the unit has left, the host may only read it: a thread that writes waits for the lock.
 static CUresult copy(struct span *s, size_t first, size_t n, struct aside *a)
 {
+	struct transfer all[MOST];
+
 	if (mprotect(managed_at(s, first), n * CHUNK_BYTES, PROT_READ))
 		return CUDA_ERROR_OPERATING_SYSTEM;
 	for (size_t i = 0; i < n; i++) {
 		a->pages[i] = managed_fresh();
 		if (!a->pages[i])
 			return CUDA_ERROR_OUT_OF_MEMORY;
-		memcpy(a->pages[i], managed_at(s, first + i), CHUNK_BYTES);
+		all[i] = (struct transfer){a->pages[i], managed_at(s, first + i)};
 	}
-	return CUDA_SUCCESS;
+	return managed_copy(WITHIN_HOST, NULL, all, n);
 }
 
 // leave_pinned is managed_leave for a PINNED unit.
@@ -221,6 +223,7 @@ CUresult managed_leave(struct span *s, size_t number)
 		return CUDA_SUCCESS;
 	if (u->pinned)
 		return leave_pinned(s, number);
+	r = managed_fetch(s, first, first + n);
 	for (size_t i = first; r == CUDA_SUCCESS && i < first + n; i++)
 		if (s->chunks[i].side != UNTOUCHED)
 			r = managed_to_host(s, i, 1);
