@@ -175,10 +175,41 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
 	return leave(r);
 }
 
+// nowhere answers about a pointer at which there is no memory, as the real driver does in this call alone. It knows what was reserved there.
+static void nowhere(void *data, int attribute, CUdeviceptr pointer)
+{
+	CUdeviceptr base = 0;
+	size_t bytes = 0;
+
+	virtual_range(pointer, &base, &bytes);
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+	case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned *)data = 0; break;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(char *)data = 0; break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = -2; break;
+	case CU_POINTER_ATTRIBUTE_HOST_POINTER: *(CUdeviceptr *)data = pointer; break;
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = base; break;
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = bytes; break;
+	default: *(uint64_t *)data = 0;
+	}
+}
+
 CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **data, CUdeviceptr pointer)
 {
-	CUresult r = CUDA_SUCCESS;
+	CUresult r = enter();
+	CUcontext context;
+	CUdeviceptr base;
+	size_t bytes;
+	int device, found = r != CUDA_SUCCESS || look(pointer, &base, &bytes, &context, &device);
 
+	for (unsigned i = 0; !found && i < count; i++)
+		nowhere(data[i], attributes[i], pointer);
+	r = leave(r);
+	if (!found)
+		return r;
 	for (unsigned i = 0; i < count && r == CUDA_SUCCESS; i++)
 		r = cuPointerGetAttribute(data[i], attributes[i], pointer);
 	return r;

@@ -211,13 +211,15 @@ CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
 	return leave(r);
 }
 
-void virtual_range(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes)
+int virtual_range(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes)
 {
 	for (struct reservation *v = reservations; v < reservations + MOST; v++)
 		if (v->address && pointer - (CUdeviceptr)v->address < v->bytes) {
 			*base = (CUdeviceptr)v->address;
 			*bytes = v->bytes;
+			return 1;
 		}
+	return 0;
 }
 
 // full says whether mappings without a gap fill a range, from its first byte to its last.

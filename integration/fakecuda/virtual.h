@@ -19,8 +19,8 @@ int virtual_reaches(CUdeviceptr pointer, size_t bytes, int device);
 int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *device);
 // virtual_place returns where the driver finds the memory at an address, and how much of it follows there, if that is less.
 char *virtual_place(CUdeviceptr pointer, size_t *bytes);
-// virtual_range is what was reserved about a pointer that something is mapped at.
-void virtual_range(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes);
+// virtual_range sets what was reserved about a pointer, whether something is mapped at it or not; false where nothing was.
+int virtual_range(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes);
 int virtual_types(CUdeviceptr pointer); // of handles that what is mapped there was made for
 struct marks *virtual_marks(CUdeviceptr pointer); // of that, or NULL
 size_t virtual_bytes(void);     // of all

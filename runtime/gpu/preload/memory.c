@@ -194,6 +194,13 @@ static void correct(void *data, int attribute, const struct range *r)
 	}
 }
 
+// of_freed makes an attribute what it would be of freed memory: the driver, asked for some at once, answers with what is reserved.
+static void of_freed(void *data, int attribute)
+{
+	if (attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR || attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE)
+		*(uint64_t *)data = 0;
+}
+
 CUresult hook_cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
 {
 	struct range r;
@@ -221,9 +228,14 @@ CUresult hook_cuPointerGetAttributes(unsigned count, int *attributes, void **dat
 	}
 	result = driver.cuPointerGetAttributes(count, attributes, data, known(pointer));
 
-	if (result == CUDA_SUCCESS && (find(pointer, &r) || virtual_find(pointer, &r)))
+	if (result != CUDA_SUCCESS)
+		return result;
+	if (find(pointer, &r) || virtual_find(pointer, &r))
 		for (unsigned i = 0; i < count; i++)
 			correct(data[i], attributes[i], &r);
+	else if (range_spare(pointer))
+		for (unsigned i = 0; i < count; i++)
+			of_freed(data[i], attributes[i]);
 	return result;
 }
 

@@ -106,6 +106,17 @@ static CUresult reserve(CUdeviceptr *address, size_t bytes)
 	return *address ? CUDA_SUCCESS : driver.cuMemAddressReserve(address, bytes, 0, 0, 0);
 }
 
+int range_spare(CUdeviceptr pointer)
+{
+	int found = 0;
+
+	pthread_mutex_lock(&sparing);
+	for (int i = 0; i < SPARE && !found; i++)
+		found = pointer - spare[i].address < spare[i].bytes;
+	pthread_mutex_unlock(&sparing);
+	return found;
+}
+
 static void unreserve(CUdeviceptr address, size_t bytes)
 {
 	if (bytes <= SPARE_BYTES) {

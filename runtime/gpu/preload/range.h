@@ -16,6 +16,8 @@ CUresult range_free(struct range *r);
 // range_free_put_off frees what was freed by the program while a stream was being captured. Contexts may be waited for; where they are idle
 // already, idle is true.
 void range_free_put_off(int idle);
+// range_spare returns whether a pointer is in addresses that are kept for the next range.
+int range_spare(CUdeviceptr pointer);
 // range_wait waits for the work of a context, as cuMemFree does.
 CUresult range_wait(CUcontext context);
 // range_create makes memory for a range that can be handed over.
