@@ -388,6 +388,7 @@ void managed_forked(void)
 				close(spans[i]->units[u].piece.fd);
 	managed_fault_forked();
 	managed_copy_forked();
+	managed_empty();
 	count = 0;
 	lowest = UINTPTR_MAX;
 	highest = 0;

@@ -75,13 +75,23 @@ CUresult managed_to_host(struct span *s, size_t chunk, int writes);
 CUresult managed_fetch(struct span *s, size_t from, size_t to);
 // managed_end frees the memory of a span on both sides.
 CUresult managed_end(struct span *s);
-// managed_set notes the side of a chunk. managed_at returns its address. managed_fresh maps memory for a chunk, which can be one large page; NULL: there is none.
+// managed_set notes the side of a chunk. managed_at returns its address.
 void managed_set(struct span *s, size_t chunk, enum side side);
 char *managed_at(const struct span *s, size_t chunk);
-char *managed_fresh(void);
-// managed_unmap unmaps and releases a unit's memory. If the driver does not unmap it, all is as before. managed_drop frees the host's pages at some addresses, which stay reserved.
+// managed_unmap unmaps and releases a unit's memory. If the driver does not unmap it, all is as before.
 CUresult managed_unmap(struct unit *u);
+
+// The host's pages (managed_pages.c). The caller has the lock. managed_fresh maps memory for a chunk, which can be one large page; NULL: there is none. managed_drop frees the pages at some addresses, which stay reserved; managed_lose
+// does so for a chunk, and keeps the pages if there is a slot for them. managed_slots sets n slots that may be written, at most MANAGED_SLOTS, and managed_show moves a slot's pages to a chunk's address, where the host may read them.
+// managed_empty frees the pages of all slots.
+#define MANAGED_SLOTS 64
+char *managed_fresh(void);
 CUresult managed_drop(void *address, size_t bytes);
+CUresult managed_lose(char *at);
+CUresult managed_slots(char **all, size_t n);
+CUresult managed_show(char *slot, char *at);
+void managed_empty(void);
+
 // managed_units returns how many units a span has, and managed_unit how large they are.
 size_t managed_units(const struct span *s);
 size_t managed_unit(int small);
@@ -94,7 +104,7 @@ CUresult managed_pin(struct span *s, size_t number);
 CUresult managed_leave(struct span *s, size_t number);
 // managed_promote waits until the devices are at rest. Then those PINNED units leave for which the device has room now; the next call that starts work moves them to the device.
 CUresult managed_promote(struct span *s, size_t from, size_t to);
-// These take the lock. managed_withdraw has all PINNED units leave, behind the closed gate, so that CRIU saves their bytes. managed_pinned counts PINNED units. managed_evict has units leave a device until they have freed so many
+// These take the lock. managed_withdraw has all PINNED units leave, behind the closed gate, so that CRIU saves their bytes, and frees the pages of slots. managed_pinned counts PINNED units. managed_evict has units leave a device until they have freed so many
 // bytes, and returns whether they have.
 CUresult managed_withdraw(void);
 unsigned managed_pinned(void);

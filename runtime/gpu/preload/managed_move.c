@@ -69,16 +69,8 @@ static CUresult unit_of(struct span *s, size_t chunk)
 	return r == CUDA_ERROR_OUT_OF_MEMORY ? managed_pin(s, number) : r;
 }
 
-CUresult managed_drop(void *address, size_t bytes)
-{
-	if (mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	madvise(address, bytes, MADV_HUGEPAGE); // a chunk that is touched for the first time is one page then
-	return CUDA_SUCCESS;
-}
-
 // BATCH is how many chunks are copied in one go at most.
-#define BATCH 64
+#define BATCH MANAGED_SLOTS
 
 // sending is chunks of one span that are about to be copied to the device.
 struct sending { struct span *span; int writes; size_t n, chunks[BATCH]; struct transfer all[BATCH]; };
@@ -86,7 +78,7 @@ struct sending { struct span *span; int writes; size_t n, chunks[BATCH]; struct 
 // lost takes from the host what a kernel may change.
 static CUresult lost(struct span *s, size_t chunk)
 {
-	CUresult r = managed_drop(managed_at(s, chunk), CHUNK_BYTES);
+	CUresult r = managed_lose(managed_at(s, chunk));
 
 	if (r == CUDA_SUCCESS)
 		managed_set(s, chunk, DEVICE);
@@ -245,59 +237,41 @@ CUresult managed_idle(pid_t but)
 	return r;
 }
 
-char *managed_fresh(void)
-{
-	char *p = mmap(NULL, 2 * CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	size_t before = -(uintptr_t)p % CHUNK_BYTES;
-
-	if (p == MAP_FAILED)
-		return NULL;
-	if (before)
-		munmap(p, before);
-	munmap(p + before + CHUNK_BYTES, CHUNK_BYTES - before);
-	madvise(p + before, CHUNK_BYTES, MADV_HUGEPAGE);
-	return p + before;
-}
-
 // fetch copies chunks from the device. All of a chunk appears at its address at once, so that no other thread sees a part.
-static CUresult fetch(struct span *s, const size_t *chunks, struct transfer *all, size_t n)
+static CUresult fetch(struct span *s, const size_t *chunks, size_t n)
 {
-	CUresult r = managed_copy(TO_HOST, s->context, all, n);
+	struct transfer all[BATCH];
+	char *places[BATCH];
+	CUresult r = managed_slots(places, n);
 
-	for (size_t i = 0; i < n; i++) {
-		if (r == CUDA_SUCCESS && (mprotect(all[i].host, CHUNK_BYTES, PROT_READ) || mremap(all[i].host, CHUNK_BYTES, CHUNK_BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, all[i].at) == MAP_FAILED))
-			r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (r != CUDA_SUCCESS)
+		return r;
+	for (size_t i = 0; i < n; i++)
+		all[i] = (struct transfer){places[i], managed_at(s, chunks[i])};
+	r = managed_copy(TO_HOST, s->context, all, n);
+	for (size_t i = 0; r == CUDA_SUCCESS && i < n; i++) {
+		r = managed_show(places[i], all[i].at);
 		if (r == CUDA_SUCCESS)
 			managed_set(s, chunks[i], BOTH);
-		else
-			munmap(all[i].host, CHUNK_BYTES);
 	}
 	return r;
 }
 
 CUresult managed_fetch(struct span *s, size_t from, size_t to)
 {
-	struct transfer all[BATCH];
 	CUresult r = CUDA_SUCCESS;
 	size_t chunks[BATCH], n = 0;
 
 	for (; r == CUDA_SUCCESS && from < to; from++) {
 		if (s->chunks[from].side != DEVICE)
 			continue;
-		all[n] = (struct transfer){managed_fresh(), managed_at(s, from)};
-		chunks[n] = from;
-		if (!all[n].host)
-			r = CUDA_ERROR_OUT_OF_MEMORY;
-		else if (++n == BATCH) {
-			r = fetch(s, chunks, all, n);
+		chunks[n++] = from;
+		if (n == BATCH) {
+			r = fetch(s, chunks, n);
 			n = 0;
 		}
 	}
-	if (r == CUDA_SUCCESS)
-		return fetch(s, chunks, all, n);
-	while (n)
-		munmap(all[--n].host, CHUNK_BYTES);
-	return r;
+	return r == CUDA_SUCCESS && n ? fetch(s, chunks, n) : r;
 }
 
 CUresult managed_to_host(struct span *s, size_t chunk, int writes)

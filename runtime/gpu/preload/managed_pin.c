@@ -256,6 +256,7 @@ CUresult managed_withdraw(void)
 		for (size_t u = 0; r == CUDA_SUCCESS && u < managed_units(s); u++)
 			if (s->units[u].pinned)
 				r = managed_leave(s, u);
+	managed_empty();
 	managed_unlock();
 	return r;
 }
