@@ -23,7 +23,7 @@ var onTwo = []twoDevices{
 }
 
 // managedOnTwo hands over as much as one of onTwo does. Its memory is managed, and both GPUs reach it.
-var managedOnTwo = twoDevices{"managed memory", slices.Concat(bothGPUs, engineKeeper, []string{"--annotation", "io.cryo.gpu.managed=emulate"}), []string{"--blocks", blocks, "--managed", "--alternate", "6"}}
+var managedOnTwo = twoDevices{"managed memory", slices.Concat(bothGPUs, engineKeeper), []string{"--blocks", blocks, "--managed", "--alternate", "6"}}
 
 // turn tells whether the case with a number is tried with that one of onTwo, and for which GPU: the containers take turns, and so do the GPUs in each.
 func turn(number, container int) (device int, tried bool) {

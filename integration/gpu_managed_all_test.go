@@ -7,8 +7,8 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// emulating makes a container one with the engine keeper whose library makes managed memory.
-var emulating = slices.Concat(handing, []string{"--annotation", "io.cryo.gpu.managed=emulate"})
+// managedByDriver has the driver make a container's managed memory.
+var managedByDriver = []string{"--annotation", "io.cryo.gpu.managed=driver"}
 
 // alternating is a program whose host and device change managed memory by turns, 2 allocations of 6 MiB, with a handler for SIGSEGV of its own, beside managed and other memory that the device alone changes.
 var alternating = []string{"--alternate", "6", "--managed", "--blocks", "3,1,4"}
@@ -18,7 +18,7 @@ func TestGPUManaged(t *testing.T) {
 	a, b := gpuPair(t)
 	id := name(t)
 	live, ref := "gpu/"+id+"-live:1", shared.registry.Reference("gpu/"+id+":1")
-	before := startGPU(t, a, id, emulating, alternating...)
+	before := startGPU(t, a, id, handing, alternating...)
 	for _, h := range []*lab.Host{a, b} {
 		forget(t, h, live)
 		forget(t, h, ref)
@@ -43,7 +43,7 @@ func TestGPUManagedSides(t *testing.T) {
 	id := name(t)
 	hosts := []*lab.Host{a, b}
 	ref := shared.registry.Reference("gpu/" + id + ":1")
-	before := startGPU(t, a, id, emulating, alternating...)
+	before := startGPU(t, a, id, handing, alternating...)
 	for _, h := range hosts {
 		forget(t, h, ref)
 	}
@@ -74,7 +74,7 @@ func TestGPUManagedPinned(t *testing.T) {
 	a, b := gpuPair(t)
 	id := name(t)
 	ref := shared.registry.Reference("gpu/" + id + ":1")
-	before := startGPU(t, a, id, emulating, append(slices.Clone(alternating), "--preferred")...)
+	before := startGPU(t, a, id, handing, append(slices.Clone(alternating), "--preferred")...)
 	hosts := []*lab.Host{a, b}
 	for _, h := range hosts {
 		forget(t, h, ref)
@@ -104,7 +104,7 @@ func TestGPUManagedPinned(t *testing.T) {
 func TestGPUManagedAgain(t *testing.T) {
 	a, _ := gpuPair(t)
 	id, ref := name(t), "gpu/managed-again:1"
-	before := startGPU(t, a, id, emulating, append(slices.Clone(alternating), "--storm", "1")...)
+	before := startGPU(t, a, id, handing, append(slices.Clone(alternating), "--storm", "1")...)
 	forget(t, a, ref)
 	for range 20 {
 		must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--gpu-engine", "keeper"))
@@ -114,12 +114,12 @@ func TestGPUManagedAgain(t *testing.T) {
 	alone(t, a)
 }
 
-// TestGPUManagedRefused: a container that does not ask for it has the driver's managed memory, which is refused by name, with what to do, and so is a word that is none.
+// TestGPUManagedRefused: managed memory of the driver's is refused by name, with what to do, and so is a word that is none.
 func TestGPUManagedRefused(t *testing.T) {
 	a, _ := gpuPair(t)
 	id := name(t)
-	before := startGPU(t, a, id, handing, "--managed")
-	refused(t, a, codeUnsupported, "io.cryo.gpu.managed=emulate", "checkpoint", id, "gpu/managed-refused:1")
+	before := startGPU(t, a, id, slices.Concat(handing, managedByDriver), "--managed")
+	refused(t, a, codeUnsupported, "io.cryo.gpu.managed=driver", "checkpoint", id, "gpu/managed-refused:1")
 	unharmed(t, a, id, before)
 	r := a.Ctr(t.Context(), slices.Concat([]string{"run", "--detach", "--runtime", "io.containerd.runc.cryo.v1", "--annotation", "io.cryo.gpu.managed=yes"}, oneGPU, []string{sharedGPUs.image, id + "-word"})...)
 	if r.Code == 0 {

@@ -32,18 +32,18 @@ func (s *service) gpuEngine(spec *specs.Spec) (engine string, asked bool, err er
 	return engine, asked, err
 }
 
-// managedVariable returns the variable for the environment of a container whose annotation asks for managed memory of the library's. It is empty without the annotation.
+// managedVariable returns the variable for the environment of a container whose annotation says who makes managed memory, or where that is. It is empty without the annotation.
 func managedVariable(spec *specs.Spec) (string, error) {
 	value, asked := spec.Annotations[gpu.ManagedAnnotation]
 	switch {
 	case !asked:
 		return "", nil
-	case value == gpu.ManagedEmulated:
-		return library.Managed, nil
+	case value == gpu.ManagedByDriver:
+		return library.ManagedByDriver, nil
 	case value == gpu.ManagedOnHost:
 		return library.ManagedOnHost, nil
 	}
-	return "", fmt.Errorf("annotation %s=%q is neither %s nor %s: %w", gpu.ManagedAnnotation, value, gpu.ManagedEmulated, gpu.ManagedOnHost, errdefs.ErrInvalidArgument)
+	return "", fmt.Errorf("annotation %s=%q is neither %s nor %s: %w", gpu.ManagedAnnotation, value, gpu.ManagedByDriver, gpu.ManagedOnHost, errdefs.ErrInvalidArgument)
 }
 
 // sharesProcesses is why a container that does not ask for the engine keeper goes without the library: what opens memory of its processes by legacy IPC must have the library too, and

@@ -121,7 +121,7 @@ func TestGiveLibrary(t *testing.T) {
 	}
 }
 
-// TestGiveManaged: managed memory of the library's is for containers that ask for it, and have the library.
+// TestGiveManaged: a container's annotation says who makes its managed memory.
 func TestGiveManaged(t *testing.T) {
 	hostLibrary(t)
 	for name, test := range map[string]struct {
@@ -130,9 +130,9 @@ func TestGiveManaged(t *testing.T) {
 		wrong           bool
 	}{
 		"not asked":             {engine: image.KeeperEngine},
-		"asked":                 {engine: image.KeeperEngine, managed: gpu.ManagedEmulated, given: library.Managed},
+		"the driver":            {engine: image.KeeperEngine, managed: gpu.ManagedByDriver, given: library.ManagedByDriver},
 		"on the host":           {engine: image.KeeperEngine, managed: gpu.ManagedOnHost, given: library.ManagedOnHost},
-		"asked, with no engine": {engine: image.DriverEngine, managed: gpu.ManagedEmulated},
+		"asked, with no engine": {engine: image.DriverEngine, managed: gpu.ManagedOnHost},
 		"another word":          {engine: image.KeeperEngine, managed: "yes", wrong: true},
 		"another, no engine":    {engine: image.DriverEngine, managed: "yes", wrong: true},
 	} {
@@ -151,7 +151,7 @@ func TestGiveManaged(t *testing.T) {
 		}
 		given := ""
 		for _, v := range spec.Process.Env {
-			if v == library.Managed || v == library.ManagedOnHost {
+			if v == library.ManagedByDriver || v == library.ManagedOnHost {
 				given += v
 			}
 		}

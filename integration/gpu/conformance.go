@@ -16,7 +16,7 @@ import (
 // that are known, with a reason.
 func runConformance(ctx context.Context, b *bench, r *result) error {
 	var outputs [2]string
-	for i, c := range []*container{b.container(r.Case+"-driver", "/gpu/conformance"), b.container(r.Case, "/gpu/conformance").keeper()} {
+	for i, c := range []*container{b.container(r.Case+"-driver", "/gpu/conformance", "--managed"), b.container(r.Case, "/gpu/conformance", "--managed").keeper()} {
 		text, err := b.output(ctx, c)
 		if err != nil {
 			return err

@@ -22,13 +22,6 @@ const managedLarge, managedLeft = 9, 6
 
 const managedCycles = 20
 
-// emulated is a container whose managed memory the library makes.
-func (c *container) emulated() *container {
-	c.keeper()
-	c.flags = append(c.flags, "--annotation", "io.cryo.gpu.managed=emulate")
-	return c
-}
-
 func runKeeperManaged(ctx context.Context, b *bench, r *result) error {
 	for _, c := range []*container{
 		b.container(r.Case, "/gpu/managed"),
@@ -36,7 +29,7 @@ func runKeeperManaged(ctx context.Context, b *bench, r *result) error {
 		b.python(r.Case+"-cupy", "managed_arrays.py"),
 		b.python(r.Case+"-numba", "managed_numba.py"),
 	} {
-		if err := b.handing(ctx, r, c.emulated(), true); err != nil {
+		if err := b.handing(ctx, r, c.keeper(), true); err != nil {
 			return err
 		}
 	}
@@ -54,13 +47,13 @@ func runKeeperManagedLarge(ctx context.Context, b *bench, r *result) error {
 	if err := other.start(ctx); err != nil {
 		return err
 	}
-	return b.handing(ctx, r, b.container(r.Case, "/gpu/managed", "--gib", strconv.Itoa(managedLarge)).emulated(), true)
+	return b.handing(ctx, r, b.container(r.Case, "/gpu/managed", "--gib", strconv.Itoa(managedLarge)).keeper(), true)
 }
 
 func runKeeperManagedCycles(ctx context.Context, b *bench, r *result) error {
-	return b.through(ctx, r, b.container(r.Case, "/gpu/managed").emulated(), managedCycles, 4*time.Minute)
+	return b.through(ctx, r, b.container(r.Case, "/gpu/managed").keeper(), managedCycles, 4*time.Minute)
 }
 
 func runKeeperManagedSteady(ctx context.Context, b *bench, r *result) error {
-	return b.steady(ctx, r, 2*time.Second, 30*time.Second, func(id string) *container { return b.container(id, "/gpu/managed", "--still") }, (*container).emulated)
+	return b.steady(ctx, r, time.Second, 45*time.Second, func(id string) *container { return b.container(id, "/gpu/managed", "--still") }, (*container).keeper)
 }

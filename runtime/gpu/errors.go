@@ -55,8 +55,8 @@ func foreignError(p Process, pieces int) error {
 // unsupportedError returns the error that a process uses what the driver cannot save; nothing has happened to it.
 func unsupportedError(p Process, version string) error {
 	return failure.New(errdefs.ErrNotImplemented,
-		"have the program allocate with cudaMalloc or cudaMallocAsync instead of cudaMallocManaged, and without __managed__ variables; or create the container with the engine keeper and the annotation "+ManagedAnnotation+"="+ManagedEmulated+", which was not tried on hardware yet",
-		"save its GPUs: %s uses managed memory (cudaMallocManaged), most likely, which driver %s cannot save", p, version)
+		"create the container with the engine keeper and without the annotation "+ManagedAnnotation+"="+ManagedByDriver+": then what cudaMallocManaged allocates can be saved. __managed__ variables and pools of managed memory cannot: have the program use cudaMallocManaged, cudaMalloc or cudaMallocAsync",
+		"save its GPUs: %s uses managed memory of the driver's, most likely, which driver %s cannot save", p, version)
 }
 
 // stateError returns the error that something else has locked or checkpointed a process, or the driver has given it up.

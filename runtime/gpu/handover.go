@@ -14,11 +14,11 @@ import (
 // handed to a process that saves them. What it says wins over the configuration.
 const EngineAnnotation = "io.cryo.gpu.engine"
 
-// ManagedAnnotation is for a container with the engine keeper. With either of its values the library makes the managed memory (cudaMallocManaged) of the container's programs. With [ManagedEmulated] the memory moves between host and
-// GPUs. With [ManagedOnHost] it stays on the host, and the host and kernels use it at the same time. Without the annotation the driver makes managed memory, and refuses to save it.
+// ManagedAnnotation is for a container with the engine keeper. Without it the library makes the managed memory (cudaMallocManaged) of the container's programs, which moves between host and GPUs. With [ManagedOnHost] that memory stays on
+// the host, and the host and kernels use it at the same time. With [ManagedByDriver] the driver makes it, and refuses to save it.
 const (
 	ManagedAnnotation = "io.cryo.gpu.managed"
-	ManagedEmulated   = "emulate"
+	ManagedByDriver   = "driver"
 	ManagedOnHost     = "host"
 )
 

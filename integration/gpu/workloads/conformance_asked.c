@@ -223,15 +223,6 @@ static void peers(void)
 	CALL(cuCtxDisablePeerAccess, "NULL", 0);
 }
 
-static void managed(void)
-{
-	ptr p = 0;
-
-	context();
-	CALL(cuMemAllocManaged, "", &p, 4 * MIB, 1);
-	CALL(cuMemAllocManaged, "flags 0", &p, 4 * MIB, 0);
-}
-
 const struct test asked_tests[] = {
-	{"hosts", hosts, 30}, {"pointers", pointers, 30}, {"unmanaged", unmanaged, 30}, {"contexts", contexts, 30}, {"peers", peers, 30}, {"managed", managed, 30}, {0},
+	{"hosts", hosts, 30}, {"pointers", pointers, 30}, {"unmanaged", unmanaged, 30}, {"contexts", contexts, 30}, {"peers", peers, 30}, {0},
 };

@@ -11,10 +11,10 @@ import (
 // Inner is where the library is in a container. /dev is a tmpfs of the container's own, so nothing of this shows in its image.
 const Inner = "/dev/cryo/" + File
 
-// With one of these variables in its environment a program gets managed memory from the library. With ManagedOnHost all of that is memory of the host.
+// A program gets managed memory from the library, unless its environment has ManagedByDriver. With ManagedOnHost all of that memory is the host's.
 const (
-	Managed       = "CRYO_GPU_MANAGED=1"
-	ManagedOnHost = "CRYO_GPU_MANAGED=host"
+	ManagedByDriver = "CRYO_GPU_MANAGED=driver"
+	ManagedOnHost   = "CRYO_GPU_MANAGED=host"
 )
 
 // Inject has the programs of a container load the library: a read-only mount of its file, and LD_PRELOAD. Why is empty where that is done,

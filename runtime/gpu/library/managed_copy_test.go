@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -89,5 +90,22 @@ int main(void)
 		if out := r.runs(path); out != "1\n" {
 			t.Errorf("%q: %s", orders, out)
 		}
+	}
+}
+
+// TestManagedSlow: a host that waits for a kernel for long is told why, once.
+func TestManagedSlow(t *testing.T) {
+	r, path := managedProgram(t, `
+int main(void)
+{
+	begin();
+	uint64_t *m = managed(4 * MIB);
+	launch_later(m, MIB / 2, 3, 5600);
+	IS(m[5], 3);
+	printf("right\n");
+}`, 64)
+	out := r.runs(path)
+	if !strings.HasSuffix(out, "right\n") || strings.Count(out, "io.cryo.gpu.managed=host") != 1 {
+		t.Error(out)
 	}
 }

@@ -349,9 +349,10 @@ int main(void)
 	}
 }
 
-// TestManagedUnasked: without the variable the driver makes managed memory, as without the library.
-func TestManagedUnasked(t *testing.T) {
+// TestManagedOfDriver: with the variable the driver makes managed memory, as without the library.
+func TestManagedOfDriver(t *testing.T) {
 	r := newRig(t, 64)
+	r.Env = append(r.Env, ManagedByDriver)
 	k := newHelper(t, r)
 	a := r.run("--managed")
 	a.works()

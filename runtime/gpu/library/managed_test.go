@@ -79,11 +79,10 @@ static int next(char step[64])
 static double now(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec + t.tv_nsec * 1e-9; }
 `
 
-// managedProgram compiles a program and returns a rig whose programs get managed memory of the library's.
+// managedProgram compiles a program and returns a rig for it.
 func managedProgram(t *testing.T, source string, sizes ...int) (*rig, string) {
 	t.Helper()
 	r := newRig(t, sizes...)
-	r.Env = append(r.Env, Managed)
 	return r, compile(t, t.TempDir(), "managed", managedSource+source, "-pthread", "-L", fakeDir, "-l:libcuda.so.1")
 }
 

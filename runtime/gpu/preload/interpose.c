@@ -103,7 +103,7 @@ static const struct hook { const char *name, *plain; int since, own_stream, mana
 	MANAGED_OWN(cuMemcpyDtoHAsync_v2_ptsz, cuMemcpyDtoHAsync, 7000),
 };
 
-static int offered(const struct hook *h) { return !h->managed || managed_asked(); }
+static int offered(const struct hook *h) { return !h->managed || managed_by_library(); }
 
 static void *by_name(const char *name)
 {

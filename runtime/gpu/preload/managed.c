@@ -31,19 +31,19 @@ void managed_lock(void) { pthread_mutex_lock(&lock); }
 void managed_unlock(void) { pthread_mutex_unlock(&lock); }
 
 // asked is what the variable asks for.
-static enum { UNKNOWN, NOTHING, EMULATED, ON_HOST } asked(void)
+static enum { UNKNOWN, BY_DRIVER, BY_LIBRARY, ON_HOST } asked(void)
 {
 	static int known;
 	const char *text;
 
 	if (!known) {
 		text = getenv(MANAGED_VARIABLE);
-		known = text && !strcmp(text, "1") ? EMULATED : text && !strcmp(text, "host") ? ON_HOST : NOTHING;
+		known = !text ? BY_LIBRARY : !strcmp(text, "driver") ? BY_DRIVER : !strcmp(text, "host") ? ON_HOST : BY_LIBRARY;
 	}
 	return known;
 }
 
-int managed_asked(void) { return asked() != NOTHING; }
+int managed_by_library(void) { return asked() != BY_DRIVER; }
 
 int managed_on_host(void) { return asked() == ON_HOST; }
 

@@ -1,6 +1,6 @@
-// Managed memory (cuMemAllocManaged) of the library's, for containers that ask for it: the driver cannot save a process that has any of its own. The device has memory by cuMemCreate at addresses of
+// Managed memory (cuMemAllocManaged) of the library's: the driver cannot save a process that has any of its own. The device has memory by cuMemCreate at addresses of
 // the library's own, and the host has pages at the same addresses. Chunks go to the device ahead of each call that starts work there, and to the host when the host touches them. Where the device has
-// no room, both use memory of the host. All of this was tried with the fake driver only.
+// no room, both use memory of the host.
 #ifndef CRYO_GPU_MANAGED_H
 #define CRYO_GPU_MANAGED_H
 
@@ -8,7 +8,7 @@
 
 #include <sys/types.h>
 
-// MANAGED_VARIABLE of the environment is "1" if the library makes managed memory, and "host" if all of that is memory of the host.
+// MANAGED_VARIABLE of the environment is "driver" if the driver makes managed memory, and "host" if the library does and all of it is memory of the host.
 #define MANAGED_VARIABLE "CRYO_GPU_MANAGED"
 
 // CHUNK_BYTES is what has one state, and goes from side to side, bytes.
@@ -43,7 +43,7 @@ struct span {
 // allocation is one of the program's.
 struct allocation { CUdeviceptr address; size_t bytes; uint64_t id; struct span *span; };
 
-int managed_asked(void);
+int managed_by_library(void);
 int managed_on_host(void);
 
 // managed_lock holds for all of this, and for the sides of chunks.

@@ -100,6 +100,22 @@ static void *serve(void *unused)
 	return NULL;
 }
 
+// SLOW is how long the host waits for kernels before the library says so, once, since that may be for ever, seconds.
+#define SLOW 5
+
+static void wait_for_kernels(uint32_t before)
+{
+	static const char text[] = "cryo: the host has waited for a kernel for 5 s before it reads or writes managed memory. If the kernel waits for the host, create the container with the annotation io.cryo.gpu.managed=host.\n";
+	static const struct timespec slow = {SLOW, 0};
+	static int said;
+
+	if (counter_wait_for(&done, before, &slow))
+		return;
+	if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) && syscall(SYS_write, STDERR_FILENO, text, sizeof(text) - 1) < 0)
+		said = 0;
+	counter_wait(&done, before);
+}
+
 // bring_one has one chunk be valid on the host.
 static CUresult bring_one(uintptr_t pointer, int writes)
 {
@@ -113,7 +129,7 @@ static CUresult bring_one(uintptr_t pointer, int writes)
 	request.writes = writes;
 	request.thread = syscall(SYS_gettid);
 	counter_add(&asked);
-	counter_wait(&done, before);
+	wait_for_kernels(before);
 	r = request.result;
 	pthread_mutex_unlock(&asking);
 	gate_out();
@@ -223,7 +239,7 @@ int managed_catch(void)
 // without returns a copy of a signal set without SIGSEGV. The kernel kills a thread that has SIGSEGV blocked when it touches memory of the device.
 static const sigset_t *without(const sigset_t *set, sigset_t *changed)
 {
-	if (!set || !managed_asked())
+	if (!set || !managed_by_library())
 		return set;
 	*changed = *set;
 	sigdelset(changed, SIGSEGV);
@@ -234,7 +250,7 @@ OFFERED int sigaction(int signal, const struct sigaction *new, struct sigaction 
 {
 	struct sigaction changed, before;
 
-	if (!managed_asked())
+	if (!managed_by_library())
 		return next_sigaction()(signal, new, old);
 	if (new)
 		changed = *new;
@@ -258,7 +274,7 @@ OFFERED sighandler_t signal(int signal, sighandler_t handler)
 	static sighandler_t (*next)(int, sighandler_t);
 	struct sigaction new = {.sa_handler = handler, .sa_flags = SA_RESTART}, old;
 
-	if (managed_asked() && signal == SIGSEGV)
+	if (managed_by_library() && signal == SIGSEGV)
 		return sigaction(signal, &new, &old) ? SIG_ERR : old.sa_handler;
 	if (!next)
 		next = elf_behind("signal");
