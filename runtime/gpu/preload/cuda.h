@@ -45,7 +45,8 @@ enum {
 	CU_MEM_ADVISE_SET_ACCESSED_BY,
 	CU_MEM_ADVISE_UNSET_ACCESSED_BY,
 };
-enum { CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY = 1, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION };
+enum { CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY = 1, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
+	CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID };
 enum { CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134 };
 
 typedef struct { int type, id; } CUmemLocation;
@@ -63,6 +64,7 @@ enum {
 	CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
 	CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
 	CU_POINTER_ATTRIBUTE_HOST_POINTER = 4,
+	CU_POINTER_ATTRIBUTE_P2P_TOKENS = 5,
 	CU_POINTER_ATTRIBUTE_SYNC_MEMOPS = 6,
 	CU_POINTER_ATTRIBUTE_BUFFER_ID = 7,
 	CU_POINTER_ATTRIBUTE_IS_MANAGED = 8,
@@ -78,6 +80,7 @@ enum {
 	CU_POINTER_ATTRIBUTE_MAPPING_SIZE = 18,
 	CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR = 19,
 	CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID = 20,
+	CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE = 21,
 };
 
 // DRIVER lists the functions of the driver that the library calls, with their arguments.
@@ -179,6 +182,12 @@ enum {
 	X(cuMemPrefetchAsync_ptsz, (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream)) \
 	X(cuMemPrefetchAsync_v2, (CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream)) \
 	X(cuMemPrefetchAsync_v2_ptsz, (CUdeviceptr pointer, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream)) \
+	X(cuMemPrefetchBatchAsync, (CUdeviceptr *pointers, size_t *bytes, size_t count, CUmemLocation *locations, size_t *first, size_t places, unsigned long long flags, CUstream stream)) \
+	X(cuMemPrefetchBatchAsync_ptsz, (CUdeviceptr *pointers, size_t *bytes, size_t count, CUmemLocation *locations, size_t *first, size_t places, unsigned long long flags, CUstream stream)) \
+	X(cuMemDiscardBatchAsync, (CUdeviceptr *pointers, size_t *bytes, size_t count, unsigned long long flags, CUstream stream)) \
+	X(cuMemDiscardBatchAsync_ptsz, (CUdeviceptr *pointers, size_t *bytes, size_t count, unsigned long long flags, CUstream stream)) \
+	X(cuMemDiscardAndPrefetchBatchAsync, (CUdeviceptr *pointers, size_t *bytes, size_t count, CUmemLocation *locations, size_t *first, size_t places, unsigned long long flags, CUstream stream)) \
+	X(cuMemDiscardAndPrefetchBatchAsync_ptsz, (CUdeviceptr *pointers, size_t *bytes, size_t count, CUmemLocation *locations, size_t *first, size_t places, unsigned long long flags, CUstream stream)) \
 	X(cuMemRangeGetAttribute, (void *data, size_t size, int attribute, CUdeviceptr pointer, size_t bytes)) \
 	X(cuMemRangeGetAttributes, (void **data, size_t *sizes, int *attributes, size_t count, CUdeviceptr pointer, size_t bytes)) \
 	X(cuStreamAttachMemAsync, (CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags)) \

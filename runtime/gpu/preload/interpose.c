@@ -15,7 +15,7 @@
 static const struct hook { const char *name, *plain; int since, own_stream, managed; void *function, **real; } hooks[] = {
 #define HOOK(name, plain, since) {#name, #plain, since, 0, 0, (void *)hook_##name, (void **)&driver.name}
 #define HOOK_OWN(name, plain, since) {#name, #plain, since, 1, 0, (void *)hook_##name, (void **)&driver.name}
-// These are for programs that ask for managed memory of the library's.
+// These are for programs whose managed memory the library makes.
 #define MANAGED(name, plain, since) {#name, #plain, since, 0, 1, (void *)hook_##name, (void **)&driver.name}
 #define MANAGED_OWN(name, plain, since) {#name, #plain, since, 1, 1, (void *)hook_##name, (void **)&driver.name}
 	HOOK(cuInit, cuInit, 0),
@@ -89,6 +89,12 @@ static const struct hook { const char *name, *plain; int since, own_stream, mana
 	MANAGED_OWN(cuMemPrefetchAsync_ptsz, cuMemPrefetchAsync, 0),
 	MANAGED(cuMemPrefetchAsync_v2, cuMemPrefetchAsync, 13000),
 	MANAGED_OWN(cuMemPrefetchAsync_v2_ptsz, cuMemPrefetchAsync, 13000),
+	MANAGED(cuMemPrefetchBatchAsync, cuMemPrefetchBatchAsync, 12080),
+	MANAGED_OWN(cuMemPrefetchBatchAsync_ptsz, cuMemPrefetchBatchAsync, 12080),
+	MANAGED(cuMemDiscardBatchAsync, cuMemDiscardBatchAsync, 12080),
+	MANAGED_OWN(cuMemDiscardBatchAsync_ptsz, cuMemDiscardBatchAsync, 12080),
+	MANAGED(cuMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync, 12080),
+	MANAGED_OWN(cuMemDiscardAndPrefetchBatchAsync_ptsz, cuMemDiscardAndPrefetchBatchAsync, 12080),
 	MANAGED(cuMemRangeGetAttribute, cuMemRangeGetAttribute, 0),
 	MANAGED(cuMemRangeGetAttributes, cuMemRangeGetAttributes, 0),
 	MANAGED(cuStreamAttachMemAsync, cuStreamAttachMemAsync, 0),

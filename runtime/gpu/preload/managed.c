@@ -343,6 +343,9 @@ void managed_context_ended(CUcontext context)
 	managed_unlock();
 }
 
+// block returns what all small allocations of a chunk have in common.
+static uint64_t block(const struct allocation *a) { return a->span->slabs ? IDS | (a->address - a->address % CHUNK_BYTES) : a->id; }
+
 static size_t mapped(const struct allocation *a) { return a->span->slabs ? CHUNK_BYTES : a->span->bytes; }
 
 int managed_attribute(void *data, int attribute, CUdeviceptr pointer, CUresult *result)
@@ -359,13 +362,15 @@ int managed_attribute(void *data, int attribute, CUdeviceptr pointer, CUresult *
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)data = CU_MEMORYTYPE_DEVICE; break;
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
 	case CU_POINTER_ATTRIBUTE_HOST_POINTER: *(CUdeviceptr *)data = pointer; break;
-	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)data = 0; break;
-	case CU_POINTER_ATTRIBUTE_BUFFER_ID:
-	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(uint64_t *)data = a.id; break;
+	case CU_POINTER_ATTRIBUTE_P2P_TOKENS: memset(data, 0, 2 * sizeof(uint64_t)); break;
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)data = 1; break;
+	case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(uint64_t *)data = a.id; break;
+	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(uint64_t *)data = block(&a); break;
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:
 	case CU_POINTER_ATTRIBUTE_MAPPED: *(unsigned *)data = 1; break;
 	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = a.span->device; break;
 	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+	case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(char *)data = 0; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = a.address; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = a.bytes; break;
@@ -373,7 +378,7 @@ int managed_attribute(void *data, int attribute, CUdeviceptr pointer, CUresult *
 	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(uint64_t *)data = 0; break;
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: *(uint64_t *)data = CU_MEM_ACCESS_FLAGS_PROT_READWRITE; break;
 	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = mapped(&a); break;
-	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(CUdeviceptr *)data = pointer - (pointer - a.span->address) % mapped(&a); break;
+	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(CUdeviceptr *)data = a.address; break;
 	default: *result = CUDA_ERROR_INVALID_VALUE;
 	}
 	return 1;

@@ -104,7 +104,7 @@ CUresult hook_cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice, CUme
 	if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (needs && place(l) == NOWHERE_ADVISED)
-		return CUDA_ERROR_INVALID_DEVICE;
+		return CUDA_ERROR_INVALID_VALUE;
 	if (!within(pointer, bytes, &s, &from, &to))
 		return CUDA_ERROR_INVALID_VALUE;
 	for (; from < to; from++)
@@ -115,7 +115,13 @@ CUresult hook_cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice, CUme
 
 CUresult hook_cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevice device)
 {
-	return managed_near(pointer, bytes) ? hook_cuMemAdvise_v2(pointer, bytes, advice, location(device)) : driver.cuMemAdvise(pointer, bytes, advice, device);
+	int needs = advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
+
+	if (!managed_near(pointer, bytes))
+		return driver.cuMemAdvise(pointer, bytes, advice, device);
+	if (needs && advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY && place(location(device)) == NOWHERE_ADVISED)
+		return CUDA_ERROR_INVALID_DEVICE;
+	return hook_cuMemAdvise_v2(pointer, bytes, advice, location(device));
 }
 
 // prefetch moves a range to the device at once. Two moves need devices that are at rest: to the host, and from PINNED memory to the device. If a stream is at work, prefetch leaves these chunks where they are: the work may wait for the caller.
@@ -150,11 +156,62 @@ static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUmemLocation l, CUs
 	return r;
 }
 
-#define PREFETCH(name, query, location, arguments, call) CUresult hook_##name arguments { return managed_near(pointer, bytes) ? prefetch(pointer, bytes, location, stream, driver.query) : driver.name call; }
-PREFETCH(cuMemPrefetchAsync, cuStreamQuery, location(device), (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream), (pointer, bytes, device, stream))
-PREFETCH(cuMemPrefetchAsync_ptsz, cuStreamQuery_ptsz, location(device), (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream), (pointer, bytes, device, stream))
-PREFETCH(cuMemPrefetchAsync_v2, cuStreamQuery, l, (CUdeviceptr pointer, size_t bytes, CUmemLocation l, unsigned flags, CUstream stream), (pointer, bytes, l, flags, stream))
-PREFETCH(cuMemPrefetchAsync_v2_ptsz, cuStreamQuery_ptsz, l, (CUdeviceptr pointer, size_t bytes, CUmemLocation l, unsigned flags, CUstream stream), (pointer, bytes, l, flags, stream))
+#define PREFETCH(name, query, flags, location, arguments, call) \
+	CUresult hook_##name arguments \
+	{ \
+		if (!managed_near(pointer, bytes)) \
+			return driver.name call; \
+		return flags ? CUDA_ERROR_INVALID_VALUE : prefetch(pointer, bytes, location, stream, driver.query); \
+	}
+PREFETCH(cuMemPrefetchAsync, cuStreamQuery, 0, location(device), (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream), (pointer, bytes, device, stream))
+PREFETCH(cuMemPrefetchAsync_ptsz, cuStreamQuery_ptsz, 0, location(device), (CUdeviceptr pointer, size_t bytes, CUdevice device, CUstream stream), (pointer, bytes, device, stream))
+PREFETCH(cuMemPrefetchAsync_v2, cuStreamQuery, flags, l, (CUdeviceptr pointer, size_t bytes, CUmemLocation l, unsigned flags, CUstream stream), (pointer, bytes, l, flags, stream))
+PREFETCH(cuMemPrefetchAsync_v2_ptsz, cuStreamQuery_ptsz, flags, l, (CUdeviceptr pointer, size_t bytes, CUmemLocation l, unsigned flags, CUstream stream), (pointer, bytes, l, flags, stream))
+
+static int near_any(const CUdeviceptr *pointers, const size_t *bytes, size_t count)
+{
+	for (size_t i = 0; pointers && bytes && i < count; i++)
+		if (managed_near(pointers[i], bytes[i]))
+			return 1;
+	return 0;
+}
+
+// prefetch_all prefetches ranges, or, without locations, only checks that they are managed. Place i is for the ranges from first[i] on.
+static CUresult prefetch_all(const CUdeviceptr *pointers, const size_t *bytes, size_t count, const CUmemLocation *locations, const size_t *first, size_t places, CUstream stream, CUresult (*query)(CUstream))
+{
+	CUresult r = CUDA_SUCCESS;
+
+	for (size_t i = 0, place = 0; r == CUDA_SUCCESS && i < count; i++) {
+		struct allocation a;
+
+		while (place + 1 < places && first[place + 1] <= i)
+			place++;
+		if (!managed_find(pointers[i], &a) || !bytes[i] || bytes[i] > a.bytes - (pointers[i] - a.address))
+			r = CUDA_ERROR_INVALID_VALUE;
+		else if (locations)
+			r = prefetch(pointers[i], bytes[i], locations[place], stream, query);
+	}
+	return r;
+}
+
+// What is discarded keeps its bytes, which is as good as any.
+#define BATCH(name, query, locations, first, places, arguments, call) \
+	CUresult hook_##name arguments \
+	{ \
+		if (!near_any(pointers, bytes, count)) \
+			return driver.name call; \
+		return flags ? CUDA_ERROR_INVALID_VALUE : prefetch_all(pointers, bytes, count, locations, first, places, stream, driver.query); \
+	}
+#define PREFETCHES(name, query) \
+	BATCH(name, query, locations, first, places, (CUdeviceptr *pointers, size_t *bytes, size_t count, CUmemLocation *locations, size_t *first, size_t places, unsigned long long flags, CUstream stream), \
+		(pointers, bytes, count, locations, first, places, flags, stream))
+#define DISCARDS(name, query) BATCH(name, query, NULL, NULL, 0, (CUdeviceptr *pointers, size_t *bytes, size_t count, unsigned long long flags, CUstream stream), (pointers, bytes, count, flags, stream))
+PREFETCHES(cuMemPrefetchBatchAsync, cuStreamQuery)
+PREFETCHES(cuMemPrefetchBatchAsync_ptsz, cuStreamQuery_ptsz)
+PREFETCHES(cuMemDiscardAndPrefetchBatchAsync, cuStreamQuery)
+PREFETCHES(cuMemDiscardAndPrefetchBatchAsync_ptsz, cuStreamQuery_ptsz)
+DISCARDS(cuMemDiscardBatchAsync, cuStreamQuery)
+DISCARDS(cuMemDiscardBatchAsync_ptsz, cuStreamQuery_ptsz)
 
 // attach has no effect: devices that access managed memory at the same time as the host access what is attached to the host, or to one stream, too.
 static CUresult attach(CUdeviceptr pointer, size_t bytes, unsigned flags)
@@ -175,6 +232,9 @@ CUresult hook_cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr pointer, 
 {
 	return managed_near(pointer, 1) ? attach(pointer, bytes, flags) : driver.cuStreamAttachMemAsync_ptsz(stream, pointer, bytes, flags);
 }
+
+// type_of returns a location as a CUmemLocationType: 0 is CU_MEM_LOCATION_TYPE_INVALID.
+static int type_of(int where) { return where == NOWHERE_ADVISED ? 0 : location(where).type; }
 
 // answer answers with what all chunks have in common.
 static CUresult answer(int *data, size_t size, int attribute, const struct chunk *chunks, size_t count)
@@ -197,6 +257,10 @@ static CUresult answer(int *data, size_t size, int attribute, const struct chunk
 	case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: *data = read_mostly; break;
 	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION: *data = preferred; break;
 	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION: *data = prefetched; break;
+	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE: *data = type_of(preferred); break;
+	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID: *data = preferred < 0 ? 0 : preferred; break;
+	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE: *data = type_of(prefetched); break;
+	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID: *data = prefetched < 0 ? 0 : prefetched; break;
 	case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
 		for (int bit = 0; bit <= LAST && n < size / sizeof(int); bit++)
 			if (accessed >> bit & 1)

@@ -109,6 +109,8 @@ static CUresult free_on(CUdeviceptr pointer, CUstream stream, CUresult (*free_as
 	struct range r;
 	CUresult waited, freed;
 
+	if (managed_covers(pointer, 1))
+		return CUDA_ERROR_NOT_SUPPORTED;
 	if (!table_find(pointer, &r) || r.address != pointer)
 		return free_async(pointer, stream);
 	if (!capture_wait_begin()) {
@@ -246,6 +248,8 @@ CUresult hook_cuPointerSetAttribute(const void *value, int attribute, CUdevicept
 	CUresult result = CUDA_SUCCESS;
 	struct range *r;
 
+	if (managed_covers(pointer, 1)) // its copies and sets end when they are done, always
+		return attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	table_lock();
 	r = table_in(pointer);
 	if (r && (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !value))
@@ -265,6 +269,10 @@ CUresult hook_cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
 // Memory of cuMemAlloc is not the host's; the driver returns success for memory with handles.
 CUresult hook_cuMemHostGetFlags(unsigned *flags, void *memory)
 {
+	if (flags && managed_covers((uintptr_t)memory, 1)) {
+		*flags = 0;
+		return CUDA_SUCCESS;
+	}
 	return memory_covers((uintptr_t)memory, 1) ? CUDA_ERROR_INVALID_VALUE : driver.cuMemHostGetFlags(flags, memory);
 }
 
