@@ -23,7 +23,6 @@ import (
 	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // candidate is a running container of which a snapshot is taken, and all that can be known of it before it is frozen.
@@ -103,11 +102,8 @@ func (t *taking) examine(ctx context.Context) (*candidate, error) {
 	if err != nil {
 		return nil, err
 	}
-	addresses, err := worker.Addresses(sub.process.pid)
-	switch {
-	case err != nil && sub.process.gone():
-		return nil, checkpoint.NotRunning(t.Container, "stopped")
-	case err != nil:
+	addresses, err := sub.process.addresses(t.Container)
+	if err != nil {
 		return nil, err
 	}
 	namespace, _ := namespaces.Namespace(ctx)

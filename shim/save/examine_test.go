@@ -2,8 +2,15 @@ package save
 
 import (
 	"io"
+	"os"
 	"os/exec"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/runc"
 )
 
 // A small container has several segments, a large one not too many for a manifest.
@@ -20,6 +27,35 @@ func TestSegmentSize(t *testing.T) {
 		if got := segmentSize(c.gpus, c.memory); got != c.want {
 			t.Errorf("%d bytes of memory, GPUs %t: %d, want %d", c.memory, c.gpus, got, c.want)
 		}
+	}
+}
+
+// A process that has ended and has not been waited for has no network: its container is not running.
+func TestAddressesEnded(t *testing.T) {
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }()
+	defer func() { _ = cmd.Process.Kill() }()
+	started, err := runc.Started(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := firstProcess{pid: cmd.Process.Pid, started: started, shim: os.Getpid()}
+	if _, err := p.addresses("c"); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); !runc.Ended(p.pid); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it does not end")
+		}
+	}
+	if _, err := p.addresses("c"); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "not running") {
+		t.Errorf("got %v", err)
 	}
 }
 

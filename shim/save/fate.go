@@ -10,9 +10,11 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/failure"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/worker"
 )
 
 // fate is what has become of a container. It is looked at, and not concluded from what another process has answered.
@@ -104,6 +106,15 @@ func (p firstProcess) look() fate {
 func (p firstProcess) gone() bool {
 	became := p.look()
 	return became == ended || became == orphaned
+}
+
+// addresses returns those of the container's network. If the container ends meanwhile, it is not running.
+func (p firstProcess) addresses(container string) ([]string, error) {
+	all, err := worker.Addresses(p.pid)
+	if err != nil && p.gone() {
+		return nil, checkpoint.NotRunning(container, "stopped")
+	}
+	return all, err
 }
 
 // lost returns err, of a checkpoint that has failed, as an [restore.JobError] if the container does not run on. It waits for what the shim undoes. Where the shim has begun
