@@ -348,6 +348,18 @@ static uint64_t block(const struct allocation *a) { return a->span->slabs ? IDS 
 
 static size_t mapped(const struct allocation *a) { return a->span->slabs ? CHUNK_BYTES : a->span->bytes; }
 
+static struct chunk *first_of(const struct allocation *a) { return &a->span->chunks[(a->address - a->span->address) / CHUNK_BYTES]; }
+
+int managed_synchronizes(CUdeviceptr pointer, int on)
+{
+	struct allocation a;
+
+	if (!managed_find(pointer, &a))
+		return 0;
+	first_of(&a)->apart = !on;
+	return 1;
+}
+
 int managed_attribute(void *data, int attribute, CUdeviceptr pointer, CUresult *result)
 {
 	struct allocation a;
@@ -363,7 +375,7 @@ int managed_attribute(void *data, int attribute, CUdeviceptr pointer, CUresult *
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
 	case CU_POINTER_ATTRIBUTE_HOST_POINTER: *(CUdeviceptr *)data = pointer; break;
 	case CU_POINTER_ATTRIBUTE_P2P_TOKENS: memset(data, 0, 2 * sizeof(uint64_t)); break;
-	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)data = 1; break;
+	case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *(unsigned *)data = !first_of(&a)->apart; break;
 	case CU_POINTER_ATTRIBUTE_BUFFER_ID: *(uint64_t *)data = a.id; break;
 	case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: *(uint64_t *)data = block(&a); break;
 	case CU_POINTER_ATTRIBUTE_IS_MANAGED:

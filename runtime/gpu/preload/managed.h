@@ -20,7 +20,7 @@ enum side { UNTOUCHED, HOST, BOTH, DEVICE, PINNED };
 
 // A location of advice and prefetches: a device, or one of these.
 enum { CPU = -1, NOWHERE_ADVISED = -2 };
-struct chunk { unsigned char side, read_mostly; short preferred, prefetched; uint64_t accessed; }; // accessed: devices by bits, the last bit is the CPU
+struct chunk { unsigned char side, read_mostly, apart; short preferred, prefetched; uint64_t accessed; }; // accessed: devices by bits, the last bit is the CPU; apart: the program has turned CU_POINTER_ATTRIBUTE_SYNC_MEMOPS off, to no effect
 
 // unit is memory for some chunks side by side: a device's, or memory of the host if they are PINNED. Without memory, the count of its range is 0.
 struct unit { struct range range; struct piece piece; int pinned; };
@@ -63,6 +63,8 @@ int managed_used(const struct span *s, size_t chunk);
 CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes);
 int managed_free(CUdeviceptr pointer, CUresult *result);
 void managed_context_ended(CUcontext context);
+// managed_synchronizes keeps what the program sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS to; false where a pointer is in no allocation.
+int managed_synchronizes(CUdeviceptr pointer, int on);
 // managed_attribute answers what is asked about a pointer (cuPointerGetAttribute); false where it is in no allocation.
 int managed_attribute(void *data, int attribute, CUdeviceptr pointer, CUresult *result);
 

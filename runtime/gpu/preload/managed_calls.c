@@ -255,12 +255,12 @@ static CUresult answer(int *data, size_t size, int attribute, const struct chunk
 		return CUDA_ERROR_INVALID_VALUE;
 	switch (attribute) {
 	case CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY: *data = read_mostly; break;
-	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION: *data = preferred; break;
-	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION: *data = prefetched; break;
+	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION:
+	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID: *data = preferred; break;
 	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE: *data = type_of(preferred); break;
-	case CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID: *data = preferred < 0 ? 0 : preferred; break;
+	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION:
+	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID: *data = prefetched; break;
 	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE: *data = type_of(prefetched); break;
-	case CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID: *data = prefetched < 0 ? 0 : prefetched; break;
 	case CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY:
 		for (int bit = 0; bit <= LAST && n < size / sizeof(int); bit++)
 			if (accessed >> bit & 1)

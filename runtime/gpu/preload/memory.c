@@ -248,8 +248,8 @@ CUresult hook_cuPointerSetAttribute(const void *value, int attribute, CUdevicept
 	CUresult result = CUDA_SUCCESS;
 	struct range *r;
 
-	if (managed_covers(pointer, 1)) // its copies and sets end when they are done, always
-		return attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value && managed_synchronizes(pointer, *(const unsigned *)value != 0))
+		return CUDA_SUCCESS;
 	table_lock();
 	r = table_in(pointer);
 	if (r && (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !value))
@@ -266,11 +266,13 @@ CUresult hook_cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
 	return memory_covers(pointer, bytes) ? CUDA_ERROR_INVALID_VALUE : driver.cuMemAddressFree(pointer, bytes);
 }
 
+#define DEVICEMAP 2 // CU_MEMHOSTALLOC_DEVICEMAP
+
 // Memory of cuMemAlloc is not the host's; the driver returns success for memory with handles.
 CUresult hook_cuMemHostGetFlags(unsigned *flags, void *memory)
 {
 	if (flags && managed_covers((uintptr_t)memory, 1)) {
-		*flags = 0;
+		*flags = DEVICEMAP;
 		return CUDA_SUCCESS;
 	}
 	return memory_covers((uintptr_t)memory, 1) ? CUDA_ERROR_INVALID_VALUE : driver.cuMemHostGetFlags(flags, memory);
