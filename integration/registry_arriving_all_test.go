@@ -325,7 +325,7 @@ func TestArrivingFails(t *testing.T) {
 		words, reason string
 		do            func(*gate)
 	}{
-		{"killed restore process", codeUnavailable, "the restore process has died", "has died", func(*gate) { kill(t, restorers(t, b)[0]) }},
+		{"killed restore process", codeUnavailable, "it ran, and was ended, since its memory did not all come: the restore process has died", "has died", func(*gate) { kill(t, restorers(t, b)[0]) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := newGate(t, shared.registry, path)

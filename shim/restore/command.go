@@ -311,7 +311,39 @@ func (m *making) ran(ctx context.Context, err error) *JobError {
 	if m.listener.IsHarmless() {
 		return m.runsOn("", err)
 	}
+	if errors.Is(err, worker.ErrDied) { // without a word of what becomes of the container
+		ends, unknown := m.ends(ctx)
+		switch {
+		case unknown != nil:
+			err = errors.Join(err, unknown)
+		case !ends:
+			return m.runsOn("", cutOff(name, true, true, err))
+		default:
+			err = cutOff(name, true, false, err)
+		}
+	}
 	return JobFailed(ctx, "restore", name, tryAgain, err)
+}
+
+// endingTime is how long a shim may take to end a container whose memory does not come.
+const endingTime = 10 * time.Second
+
+// ends reports whether the container ends: its shim ends it unless all of its memory is there.
+func (m *making) ends(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, endingTime)
+	defer cancel()
+	exit, err := m.task.Wait(ctx)
+	if err != nil {
+		return false, err
+	}
+	select {
+	case status := <-exit:
+		if ctx.Err() == nil {
+			return true, status.Error()
+		}
+	case <-ctx.Done():
+	}
+	return false, nil
 }
 
 // runsOn returns the error of a container that runs.
