@@ -62,7 +62,9 @@ func GetBase(ctx context.Context, client *containerd.Client, c image.Container, 
 	}
 	for _, i := range preferred(present, c.Image) {
 		img := containerd.NewImage(client, i)
-		if err := unpacked(ctx, img, snapshotter); err != nil {
+		if err := unpacked(ctx, img, snapshotter); Gone(err) { // which says nothing of the image
+			return nil, nil, err
+		} else if err != nil {
 			log.G(ctx).WithError(err).WithField("image", i.Name).Debug("image is not complete")
 			continue
 		}
