@@ -130,7 +130,7 @@ func (s *groupService) notBegun(g *podGroup, pod worker.Pod) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.waits != nil {
-		return g.waits
+		return failure.New(errdefs.ErrUnavailable, failure.Hint(g.waits), "CheckpointGroup %s waits: %w", pod.Group, g.waits)
 	}
 	return failure.New(errdefs.ErrUnavailable, "see kubectl -n cryo-system logs -l app.kubernetes.io/name=cryo-node", "CheckpointGroup %s has not begun within %s", pod.Group, joinTime)
 }

@@ -62,6 +62,7 @@ const (
 type groupPhase string
 
 const (
+	groupWaiting   groupPhase = "Waiting" // for the pods of a restore
 	groupRunning   groupPhase = "Running"
 	groupPublished groupPhase = "Published"
 	groupRestored  groupPhase = "Restored"
@@ -75,9 +76,9 @@ type groupStatus struct {
 	Nodes map[string]nodeShare `json:"nodes,omitempty"` // by the node's name; a node writes its own only
 }
 
-// groupSummary is what became of a group.
+// groupSummary is what became of a group, or what it waits for.
 type groupSummary struct {
-	Phase          groupPhase `json:"phase,omitempty"` // empty: no node has begun
+	Phase          groupPhase `json:"phase,omitempty"` // empty: no node has begun, or shown that it waits
 	Reason         string     `json:"reason,omitempty"`
 	Digest         string     `json:"digest,omitempty"` // of the index
 	StartTime      string     `json:"startTime,omitempty"`

@@ -101,7 +101,7 @@ func TestGroupSchema(t *testing.T) {
 			t.Errorf("%s: the API server takes %d, not %d", name, c.got, c.want)
 		}
 	}
-	if got := root["status"].Properties["phase"].Enum; !slices.Equal(got, []string{string(groupRunning), string(groupPublished), string(groupRestored), string(groupFailed)}) {
+	if got := root["status"].Properties["phase"].Enum; !slices.Equal(got, []string{string(groupWaiting), string(groupRunning), string(groupPublished), string(groupRestored), string(groupFailed)}) {
 		t.Errorf("phases %v", got)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -25,12 +26,13 @@ type groupSource struct {
 	index  image.Group
 	at     groupIndex
 	refs   map[string]string // the snapshot of each member by its name
+	nodes  []string          // of the pods, in the order of the pods' names; known before the index is
 	pods   []groupPlan       // that are on a node, in the order of their names
 	member map[types.UID]string
 	absent []string // members without a pod on a node
 }
 
-// attendRestore does what this node has to do for a group that is restored. It begins when a container of this node waits for the group, or another node's coordinator names a pod of this node.
+// attendRestore does what this node has to do for a group that is restored. It begins when a container of this node waits for the group, or another node's coordinator names a pod of this node. A node that has written what the group waits for looks on while none of its containers waits.
 func (g *podGroup) attendRestore(ctx context.Context) {
 	defer g.writing(ctx)()
 	var parts sync.WaitGroup
@@ -39,12 +41,15 @@ func (g *podGroup) attendRestore(ctx context.Context) {
 	leads := false
 	tick := time.NewTicker(watchAgain)
 	defer tick.Stop()
+	first, _, _ := g.now()
+	_, again := first.Status.Nodes[g.node]
 	for {
 		o, gone, changed := g.now()
 		if gone || o.Status.over() {
 			return
 		}
-		if o.names(g.node) || len(g.waitingFor(o)) > 0 {
+		here := o.names(g.node) || len(g.waitingFor(o)) > 0
+		if here || again {
 			err := g.look(ctx, o, &from)
 			switch {
 			case ctx.Err() != nil:
@@ -53,10 +58,10 @@ func (g *podGroup) attendRestore(ctx context.Context) {
 				g.conclude(ctx, o.ended("", err))
 				return
 			case err != nil:
-				g.delay(o, err)
+				again = g.delay(ctx, o, from.nodes, fmt.Errorf("on node %s: %w", g.node, err))
 			case len(from.absent) > 0:
-				g.delay(o, failure.New(errdefs.ErrUnavailable, "see kubectl get pods -o wide, and annotation "+worker.MemberAnnotation, "CheckpointGroup %s waits: no pod on a node is for the members %s", o.Name, strings.Join(from.absent, ", ")))
-			case from.pods[0].Node == g.node && !leads:
+				again = g.delay(ctx, o, from.nodes, awaitsPods(from.absent))
+			case from.pods[0].Node == g.node && here && !leads:
 				leads = true
 				parts.Go(func() { g.coordinateRestore(ctx, from) })
 			default:
@@ -64,6 +69,9 @@ func (g *podGroup) attendRestore(ctx context.Context) {
 				if share := o.Status.Nodes[lead].Leads; share != nil {
 					g.members(ctx, lead, *share, from.find, func(p groupPlan, _ string) error { return g.restoreMember(ctx, lead, p, from) })
 					return
+				}
+				if !leads && o.Status.Phase != groupRunning {
+					again = g.delay(ctx, o, from.nodes, awaitsFirst(from.pods[0]))
 				}
 			}
 		}
@@ -73,17 +81,6 @@ func (g *podGroup) attendRestore(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-	}
-}
-
-// delay notes why the group does not begin yet.
-func (g *podGroup) delay(o *groupObject, why error) {
-	g.mu.Lock()
-	said := g.waits != nil && g.waits.Error() == why.Error()
-	g.waits = why
-	g.mu.Unlock()
-	if !said {
-		g.log(node.Entry{What: "restore CheckpointGroup " + o.Namespace + "/" + o.Name, Reference: o.Spec.Reference, Err: why, Again: watchAgain.Seconds()})
 	}
 }
 
@@ -102,8 +99,18 @@ func (o *groupObject) names(node string) bool {
 	return false
 }
 
-// look reads the index of the group once, and the pods that there are by now.
+// look reads the pods that there are by now, and the index of the group once.
 func (g *podGroup) look(ctx context.Context, o *groupObject, from *groupSource) error {
+	pods, err := g.selected(ctx, o)
+	if err != nil {
+		return err
+	}
+	from.nodes = nil
+	for _, p := range counted(pods) {
+		if p.Spec.NodeName != "" {
+			from.nodes = append(from.nodes, p.Spec.NodeName)
+		}
+	}
 	if from.at.Ref == "" {
 		full, err := store.Normalize(o.Spec.Reference)
 		if err != nil {
@@ -121,10 +128,6 @@ func (g *podGroup) look(ctx context.Context, o *groupObject, from *groupSource) 
 		}
 		from.index, from.at, from.refs = index, groupIndex{full, d}, snapshotsOf(full, index)
 	}
-	pods, err := g.selected(ctx, o)
-	if err != nil {
-		return err
-	}
 	if err := from.place(o, pods); err != nil {
 		return err
 	}
@@ -134,14 +137,22 @@ func (g *podGroup) look(ctx context.Context, o *groupObject, from *groupSource) 
 	return nil
 }
 
-// place pairs pods with members. Pods that have ended, or are being deleted, do not count.
+// counted returns the pods of a restore in the order of their names. Those that have ended, or are being deleted, do not count.
+func counted(pods []groupPod) (all []groupPod) {
+	for _, p := range pods {
+		if p.DeletionTimestamp == nil && p.Status.Phase != "Succeeded" && p.Status.Phase != "Failed" {
+			all = append(all, p)
+		}
+	}
+	slices.SortFunc(all, func(a, b groupPod) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+// place pairs pods with members.
 func (s *groupSource) place(o *groupObject, pods []groupPod) error {
 	s.pods, s.member, s.absent = nil, map[types.UID]string{}, nil
 	by := map[string]string{} // the pod of each member
-	for _, p := range pods {
-		if p.DeletionTimestamp != nil || p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
-			continue
-		}
+	for _, p := range counted(pods) {
 		if p.Annotations[worker.GroupAnnotation] != o.Name {
 			return failure.New(errdefs.ErrInvalidArgument, "narrow spec.selector, or create the pod with the annotation", "the selector matches pod %s, which has no annotation %s=%s", p.Name, worker.GroupAnnotation, o.Name)
 		}
@@ -169,7 +180,6 @@ func (s *groupSource) place(o *groupObject, pods []groupPod) error {
 			s.absent = append(s.absent, m.Name)
 		}
 	}
-	slices.SortFunc(s.pods, func(a, b groupPlan) int { return strings.Compare(a.Name, b.Name) })
 	return nil
 }
 

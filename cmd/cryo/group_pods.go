@@ -27,7 +27,7 @@ const unclaimedTime = 20 * time.Second
 // attend does what this node has to do for the group.
 func (g *podGroup) attend(ctx context.Context) {
 	o, _, _ := g.now()
-	if own, has := o.Status.Nodes[g.node]; has {
+	if own := o.Status.Nodes[g.node]; own.begun() {
 		g.abandon(ctx, own)
 		return
 	}

@@ -29,6 +29,8 @@ type podGroup struct {
 	written int           // edits that the API server has; guarded by mu
 	waits   error         // why the restore of the group has not begun; nil: unknown; guarded by mu
 	changed chan struct{} // closed when one of these changes; guarded by mu
+
+	show time.Time // from when the status may show what the group waits for; zero: it has not waited; of attendRestore alone
 }
 
 // update takes the object as it is now; nil: it is deleted.
@@ -153,7 +155,7 @@ func (g *podGroup) conclude(ctx context.Context, s groupSummary) {
 		if gone || o.Status.over() || s.Phase == o.Status.Phase {
 			return
 		}
-		data, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.ResourceVersion}, "status": s})
+		data, err := o.patch(s, nil)
 		if err == nil {
 			err = g.patch(ctx, data)
 		}
@@ -175,6 +177,19 @@ func (g *podGroup) conclude(ctx context.Context, s groupSummary) {
 	}
 }
 
+// patch returns a change of the status to another summary, and of entries of nodes. It fails if the object has changed since o. What the group has waited for is removed.
+func (o *groupObject) patch(s groupSummary, nodes map[string]nodeShare) ([]byte, error) {
+	status := struct {
+		groupStatus
+
+		Reason *string `json:"reason"` // nil: the object has none afterwards
+	}{groupStatus: groupStatus{s, nodes}}
+	if s.Reason != "" {
+		status.Reason = &s.Reason
+	}
+	return json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.ResourceVersion}, "status": status})
+}
+
 // ended returns the summary of a group that has ended; digest is that of the index; empty: it is not published, or not restored.
 func (o *groupObject) ended(d digest.Digest, err error) groupSummary {
 	s := groupSummary{Phase: groupFailed, Digest: d.String(), CompletionTime: time.Now().UTC().Format(time.RFC3339)}
@@ -186,11 +201,16 @@ func (o *groupObject) ended(d digest.Digest, err error) groupSummary {
 		s.Phase = groupPublished
 	}
 	if err != nil {
-		s.Reason = err.Error()
-		if hint := hintOf(err); hint != "" {
-			s.Reason += "; hint: " + hint
-		}
-		s.Reason = statusText(strings.ReplaceAll(s.Reason, "\n", "; "), maxReason)
+		s.Reason = reasonOf(err, hintOf(err))
 	}
 	return s
+}
+
+// reasonOf returns an error and a hint, which may be empty, as a status shows them.
+func reasonOf(err error, hint string) string {
+	text := err.Error()
+	if hint != "" {
+		text += "; hint: " + hint
+	}
+	return statusText(strings.ReplaceAll(text, "\n", "; "), maxReason)
 }
