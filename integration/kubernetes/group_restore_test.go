@@ -147,8 +147,21 @@ func killContainer(t *testing.T, n *cluster.Node, p *cluster.Pod) {
 	t.Fatalf("no process of container %s runs on %s", id, n.Name)
 }
 
+// waits waits until kubectl shows that a group waits for one member, and for no other.
+func waits(t *testing.T, group, member string) {
+	t.Helper()
+	var shown string
+	eventually(t, "the status of a group that waits", func() bool {
+		shown = must(t, shared.Kubectl(t.Context(), "get", "checkpointgroup", group)).Stdout
+		return strings.Contains(shown, "for the members "+member+";")
+	})
+	if t.Log(shown); groupNow(t, group).Status.Phase != "Waiting" {
+		t.Errorf("%+v", groupNow(t, group).Status)
+	}
+}
+
 // TestPodGroupRestore takes rings of two and four pods, which end, and restores them as other pods, each on another node and with another address: no message is lost. The restored pods are taken in step once more.
-// A container of them that is killed is started, and not restored again.
+// The last pod comes late: until then the status names its member. A container of them that is killed is started, and not restored again.
 func TestPodGroupRestore(t *testing.T) {
 	shareRoots(t)
 	serveNodes(t)
@@ -156,7 +169,11 @@ func TestPodGroupRestore(t *testing.T) {
 		t.Run(fmt.Sprint(members), func(t *testing.T) {
 			r := newPodRing(t, members, "restartPolicy: Never")
 			ref, was := r.ended(t)
-			again := r.restore(t, ref, "", func(_ int, p *pod) { p.spec = "" })
+			again := r.restore(t, ref, "", func(i int, p *pod) {
+				if p.spec = ""; i == members-1 {
+					waits(t, p.annotations["io.cryo.restore-group"], p.annotations["io.cryo.restore-member"])
+				}
+			})
 			g := ends(t, again.group)
 			if g.Status.Phase != "Restored" || g.Status.Reason != "" || g.Status.Digest == "" {
 				t.Fatalf("%+v", g.Status)
@@ -189,7 +206,7 @@ func TestPodGroupRestore(t *testing.T) {
 }
 
 // TestPodGroupRestoreBad has one member of two not be restored, cryo node die on either node while all wait, and the object be deleted: no pod runs, the status says why, nothing is left, and the group can be restored
-// afterwards.
+// afterwards. If cryo node dies on a node that waits for the other pod, the group is restored.
 func TestPodGroupRestoreBad(t *testing.T) {
 	shareRoots(t)
 	serveNodes(t)
@@ -216,6 +233,33 @@ func TestPodGroupRestoreBad(t *testing.T) {
 			t.Errorf("%+v", g.Status)
 		}
 		ready(t, again.names[1])
+		for _, name := range again.names {
+			if err := shared.DeletePod(t.Context(), name); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	t.Run("waits", func(t *testing.T) { // the next cryo node takes part, and the kubelet creates the container again
+		again := r.restore(t, ref, patience, func(i int, p *pod) {
+			if p.spec = ""; i == 0 {
+				return
+			}
+			waits(t, p.annotations["io.cryo.restore-group"], r.pods[i].Metadata.Name)
+			victim := other(p.node.Name)
+			if err := syscall.Kill(servicePID(t, victim), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			renew(t, victim)
+		})
+		if g := ends(t, again.group); g.Status.Phase != "Restored" || g.Status.Reason != "" {
+			t.Errorf("%+v", g.Status)
+		}
+		for i, name := range again.names {
+			ready(t, name)
+			if now := ask(t, name); now.Life != was[r.pods[i].Metadata.Name].Life {
+				t.Errorf("%s answers %+v", name, now)
+			}
+		}
 		for _, name := range again.names {
 			if err := shared.DeletePod(t.Context(), name); err != nil {
 				t.Error(err)

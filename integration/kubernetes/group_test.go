@@ -301,6 +301,7 @@ func TestPodGroup(t *testing.T) {
 		{status, `{"status":{"nodes":{"` + shared.A.Name + `":{"instance":"y"},"other":{"instance":"x"}}}}`, http.StatusForbidden},
 		{status, `{"status":{"nodes":null}}`, http.StatusForbidden},
 		{status, `{"status":{"phase":"Published"}}`, http.StatusForbidden},
+		{status, `{"status":{"phase":"Waiting"}}`, http.StatusForbidden},
 		{status, `{"status":{"reason":"x"}}`, http.StatusForbidden},
 		{strings.TrimSuffix(status, "/status"), `{"metadata":{"labels":{"a":"b"}}}`, http.StatusForbidden},
 		{leases + shared.A.Name, `{"spec":{"holderIdentity":"x"}}`, http.StatusOK},
