@@ -164,7 +164,7 @@ static void prefetched(void)
 	CALL(cuMemDiscardBatchAsync, "", both, bytes, 2, 0, stream);
 	CALL(cuMemDiscardAndPrefetchBatchAsync, "", both, bytes, 2, &device, first, 1, 0, stream);
 	CALL(cuStreamSynchronize, "", stream);
-	for (int flags = 1; flags <= 4; flags++) // the driver does not survive 0 {
+	for (int flags = 1; flags <= 4; flags++) { // the driver does not survive 0
 		char what[32];
 
 		snprintf(what, sizeof(what), "flags %d", flags);
