@@ -109,3 +109,25 @@ int main(void)
 		t.Error(out)
 	}
 }
+
+// TestManagedUnable: where the library cannot make managed memory, the driver does.
+func TestManagedUnable(t *testing.T) {
+	r, path := managedProgram(t, `
+int main(void)
+{
+	unsigned is = 0;
+	begin();
+	uint64_t *m = managed(4 * MIB);
+	MUST(cuPointerGetAttribute(&is, CU_POINTER_ATTRIBUTE_IS_MANAGED, (CUdeviceptr)m));
+	IS(is, 1);
+	launch(m, MIB / 2, 3);
+	MUST(cuCtxSynchronize());
+	IS(m[5], 3);
+	MUST(cuMemFree_v2((CUdeviceptr)m));
+	printf("right\n");
+}`, 64)
+	r.Order("cuMemAddressReserve * error 801")
+	if out := r.runs(path); out != "right\n" {
+		t.Error(out)
+	}
+}

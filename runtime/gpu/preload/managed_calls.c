@@ -14,7 +14,8 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned fla
 		return driver.cuMemAllocManaged(pointer, bytes, flags);
 	if (!pointer || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
 		return CUDA_ERROR_INVALID_VALUE;
-	return managed_alloc(pointer, bytes);
+	// What the library cannot make is the driver's, which the driver cannot save.
+	return managed_alloc(pointer, bytes) == CUDA_SUCCESS ? CUDA_SUCCESS : driver.cuMemAllocManaged(pointer, bytes, flags);
 }
 
 // Copies between the host and a device, where what is the host's may be managed memory: that goes to the device first, as with the driver, and is copied there.
