@@ -180,7 +180,7 @@ static int near_any(const CUdeviceptr *pointers, const size_t *bytes, size_t cou
 // prefetch_all prefetches ranges, or, without locations, only checks that they are managed. Place i is for the ranges from first[i] on.
 static CUresult prefetch_all(const CUdeviceptr *pointers, const size_t *bytes, size_t count, const CUmemLocation *locations, const size_t *first, size_t places, CUstream stream, CUresult (*query)(CUstream))
 {
-	CUresult r = CUDA_SUCCESS;
+	CUresult r = locations && (!places || !first) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 
 	for (size_t i = 0, place = 0; r == CUDA_SUCCESS && i < count; i++) {
 		struct allocation a;
