@@ -68,6 +68,10 @@ func (f *Fence) Close() error {
 	}
 	f.conn.DelTable(f.table)
 	deleted := f.conn.Flush()
+	if deleted == nil { // the kernel takes 6 to 100 ms to close the connection, in which the container would stand still
+		go func() { _ = f.conn.CloseLasting() }()
+		return nil
+	}
 	// The kernel removes the table with the connection, too.
 	if err := f.conn.CloseLasting(); err != nil {
 		return failure.New(errdefs.ErrInternal, "remove it in the container's network: nft delete table inet "+f.table.Name+"; if the table is owned, end the container's shim",
