@@ -99,11 +99,24 @@ func (m *making) differs() string {
 	return ""
 }
 
+// seatTime bounds how long a command waits for containers of a pool that another process has locked: that takes one, or, to fill the pool, only looks at it.
+const seatTime = 200 * time.Millisecond
+
 // takeOne takes the oldest container that stands ready. Else the text is why there is none.
 func (m *making) takeOne(ctx context.Context, p *Pool, d digest.Digest) (*Result, string, error) {
+	for until := time.Now().Add(seatTime); ; time.Sleep(seatTime / 40) {
+		r, why, busy, err := m.takeFree(ctx, p, d)
+		if r != nil || err != nil || !busy || time.Now().After(until) {
+			return r, why, err
+		}
+	}
+}
+
+// takeFree is takeOne, of the containers that no other process has locked. It reports whether it has passed over any that one has.
+func (m *making) takeFree(ctx context.Context, p *Pool, d digest.Digest) (_ *Result, why string, busy bool, _ error) {
 	all, err := p.Members()
 	if err != nil {
-		return nil, "", err
+		return nil, "", false, err
 	}
 	slices.SortFunc(all, func(a, b Member) int { return a.Created.Compare(b.Created) })
 	for _, it := range all {
@@ -111,13 +124,14 @@ func (m *making) takeOne(ctx context.Context, p *Pool, d digest.Digest) (*Result
 			continue
 		}
 		if m.Name != "" && !it.Named {
-			return nil, "its containers keep their names, which containerd cannot change: leave --name out", nil
+			return nil, "its containers keep their names, which containerd cannot change: leave --name out", false, nil
 		}
 		s, err := p.sit(it.ID)
 		if err != nil {
-			return nil, "", err
+			return nil, "", false, err
 		}
-		if s == nil { // another command takes it
+		if s == nil {
+			busy = true
 			continue
 		}
 		if s.Taken || !s.stands() {
@@ -127,15 +141,15 @@ func (m *making) takeOne(ctx context.Context, p *Pool, d digest.Digest) (*Result
 		if m.Name != "" {
 			if err := m.checkNames(ctx, m.Name); err != nil {
 				s.leave()
-				return nil, "", err
+				return nil, "", false, err
 			}
 		}
 		r, err := m.handOut(ctx, p, s, d)
 		if r != nil || err != nil {
-			return r, "", err
+			return r, "", false, err
 		}
 	}
-	return nil, fmt.Sprintf("none of %d stands ready", p.Count), nil
+	return nil, fmt.Sprintf("none of %d stands ready", p.Count), busy, nil
 }
 
 // handOut takes one container. nil: it was not there any more.

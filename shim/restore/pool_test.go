@@ -53,6 +53,10 @@ func TestPoolFiles(t *testing.T) {
 	if second, err := p.sit("ready"); second != nil || err != nil {
 		t.Errorf("two have a member: %+v, %v", second, err)
 	}
+	var m making
+	if r, why, busy, err := m.takeFree(t.Context(), p, ""); r != nil || why == "" || !busy || err != nil { // who has it may only look at it
+		t.Errorf("of a member that is locked: %+v, %q, %t, %v", r, why, busy, err)
+	}
 	first.Taken = true
 	if err := first.write(); err != nil {
 		t.Fatal(err)
@@ -61,6 +65,9 @@ func TestPoolFiles(t *testing.T) {
 	again, err := p.sit("ready")
 	if err != nil || again == nil || !again.Taken {
 		t.Fatalf("%+v, %v", again, err)
+	}
+	if r, why, busy, err := m.takeFree(t.Context(), p, ""); r != nil || why == "" || busy || err != nil {
+		t.Errorf("of a member that is taken: %+v, %q, %t, %v", r, why, busy, err)
 	}
 	if err := again.remove(); err != nil {
 		t.Fatal(err)
