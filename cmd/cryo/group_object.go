@@ -76,7 +76,7 @@ type groupStatus struct {
 	Nodes map[string]nodeShare `json:"nodes,omitempty"` // by the node's name; a node writes its own only
 }
 
-// groupSummary is what became of a group, or what it waits for.
+// groupSummary is the result of a group, or the reason for which it waits.
 type groupSummary struct {
 	Phase          groupPhase `json:"phase,omitempty"` // empty: no node has begun, or shown that it waits
 	Reason         string     `json:"reason,omitempty"`

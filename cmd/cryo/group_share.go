@@ -30,7 +30,7 @@ type podGroup struct {
 	waits   error         // why the restore of the group has not begun; nil: unknown; guarded by mu
 	changed chan struct{} // closed when one of these changes; guarded by mu
 
-	show time.Time // from when the status may show what the group waits for; zero: it has not waited; of attendRestore alone
+	show time.Time // when this node may next write the reason into the status; zero: the group has not waited. attendRestore alone uses it
 }
 
 // update takes the object as it is now; nil: it is deleted.

@@ -15,10 +15,10 @@ import (
 	"github.com/cryo-project/cryo/shim/worker"
 )
 
-// waitingPause is how long a group waits before its status shows it, and the time between two changes of what it shows.
+// waitingPause is how long a group waits before a node writes the reason into its status, and how long a node waits between two writes.
 const waitingPause = 3 * time.Second
 
-// sources are the local ends of connections in errors. They differ each time.
+// sources matches the local ends of connections in errors, which differ each time.
 var sources = regexp.MustCompile(`[^ ]+:[0-9]+->`)
 
 // waitingReason returns why a group waits as a status shows it: the same text for the same reason.
@@ -39,7 +39,7 @@ func (g *podGroup) delay(ctx context.Context, o *groupObject, nodes []string, wh
 	return g.showWaiting(ctx, o, nodes, reason)
 }
 
-// showWaiting writes into the summary what the group waits for, if this node is the one that writes it, and the summary of o shows something else. It tries once, and the API server refuses what is not based on the latest state.
+// showWaiting writes the reason into the summary, if this node is the one that writes it and the summary of o has another reason. It tries once, and the API server refuses a write that is not based on the latest state.
 func (g *podGroup) showWaiting(ctx context.Context, o *groupObject, nodes []string, reason string) (again bool) {
 	own := slices.Contains(nodes, g.node)
 	_, has := o.Status.Nodes[g.node]
@@ -62,7 +62,7 @@ func (g *podGroup) showWaiting(ctx context.Context, o *groupObject, nodes []stri
 	return true
 }
 
-// showsWaiting reports whether a node writes what the group waits for. It is the node of the first pod by name, of those pods whose nodes have an entry or are that node. The first to write makes its entry, and a node of an earlier pod takes over: few nodes of many have an entry, and one of these writes.
+// showsWaiting reports whether a node writes the reason for which the group waits. nodes are those of the pods, in the order of the pods' names: the first of them that has an entry in the status writes, or that is the asking node. A node makes its entry with its first write, so few nodes of many have one.
 func (o *groupObject) showsWaiting(node string, nodes []string) bool {
 	for _, n := range nodes {
 		if _, has := o.Status.Nodes[n]; has || n == node {
@@ -73,7 +73,7 @@ func (o *groupObject) showsWaiting(node string, nodes []string) bool {
 	return has
 }
 
-// begun reports whether the node has taken part in the group. Else it has only written what the group waits for.
+// begun reports whether the node has taken part in the group. A node that has not taken part may have an entry too, which it made when it wrote the reason.
 func (s nodeShare) begun() bool { return s.Leads != nil || len(s.Members) > 0 }
 
 // maxAbsent is how many members without a pod a status names.

@@ -27,7 +27,7 @@ import (
 	"github.com/cryo-project/cryo/shim/worker"
 )
 
-// waitingGroup is a group in an API server, as several nodes see it.
+// waitingGroup is a group in an API server, and the nodes that watch it.
 type waitingGroup struct {
 	t       *testing.T
 	object  map[string]any
@@ -110,7 +110,7 @@ func (w *waitingGroup) now() *groupObject {
 	return o
 }
 
-// look calls delay for nodes once a second, in the order of their names. All of them have the same state of the object. looking is what each waits for.
+// look lets nodes look at the group once a second, in the order of their names. All of them see the same state of the object. looking maps each node to the reason for which it waits.
 func (w *waitingGroup) look(seconds int, pods []string, looking map[string]string) {
 	for range seconds {
 		o := w.now()
@@ -122,7 +122,7 @@ func (w *waitingGroup) look(seconds int, pods []string, looking map[string]strin
 	}
 }
 
-// shows checks what the status shows, and who has written since the last call.
+// shows fails the test unless the status shows a reason, and these nodes have written the status since the last call.
 func (w *waitingGroup) shows(phase groupPhase, reason string, writers ...string) {
 	w.t.Helper()
 	if s := w.now().Status; s.Phase != phase || s.Reason != reason || !slices.Equal(w.writers, writers) {
@@ -131,7 +131,7 @@ func (w *waitingGroup) shows(phase groupPhase, reason string, writers ...string)
 	w.writers = nil
 }
 
-// TestGroupShowsWaiting: one node of several writes what a group waits for, when that changes. It is gone when the group begins, and a late node does not write it again.
+// TestGroupShowsWaiting: one node of several writes the reason for which a group waits, each time the reason changes. The coordinator removes the reason when the group begins, and no node writes one afterwards.
 func TestGroupShowsWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWaitingGroup(t, "n1", "n2", "n3")
@@ -180,7 +180,7 @@ func TestGroupShowsWaiting(t *testing.T) {
 	})
 }
 
-// TestGroupLooksAgain: a node that has written what a group waits for looks on while its container does not wait, and until its pod's end is written.
+// TestGroupLooksAgain: a node that has written the reason keeps looking at the group while its container does not wait, until the API server has the end of its pod.
 func TestGroupLooksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWaitingGroup(t, "n1", "n2")
@@ -219,7 +219,7 @@ func TestGroupLooksAgain(t *testing.T) {
 	})
 }
 
-// TestGroupWaits: what a status shows names members and pods, is bounded, and is the same each time.
+// TestGroupWaits: a reason names members and pods, no more than fit, and has the same text for the same cause.
 func TestGroupWaits(t *testing.T) {
 	if text := waitingReason(awaitsPods([]string{"a", "b"})); !strings.HasPrefix(text, "no pod on a node is for the members a, b; hint: ") || !strings.Contains(text, worker.MemberAnnotation) {
 		t.Error(text)

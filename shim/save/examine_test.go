@@ -30,7 +30,7 @@ func TestSegmentSize(t *testing.T) {
 	}
 }
 
-// A process that has ended and has not been waited for has no network: its container is not running.
+// The first process of the container has ended, and its parent has not waited for it. The kernel has freed its network namespace, so the addresses cannot be read, and the error is that the container is not running.
 func TestAddressesEnded(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
 	if err := cmd.Start(); err != nil {

@@ -1,20 +1,9 @@
 """Numba's managed arrays, which kernels and the host change by turns."""
 
 import numpy
-
-if not hasattr(numpy, "row_stack"):
-    numpy.row_stack = numpy.vstack  # gone from NumPy 2.5, and Numba wants it
-from numba import cuda
+from numba_advance import advance, cuda
 
 from ask import Desk
-
-
-@cuda.jit
-def advance(x, a):
-    i = cuda.grid(1)
-    if i < x.size:
-        x[i] = (x[i] * a + i) % 1000003
-
 
 n = 1 << 21
 x = cuda.managed_array(n, dtype=numpy.int64)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// TestManagedSwept has the host touch memory of the device, in ascending order and here and there. Each chunk that it touches comes once, and no other chunk comes.
+// TestManagedSwept runs a program whose host reads chunks that the device has, in ascending order or far apart. The library copies each chunk once that the program reads, and no other.
 func TestManagedSwept(t *testing.T) {
 	r, path := managedProgram(t, `
 enum { CHUNKS = 48, WORDS = 2 * MIB / 8 };
@@ -53,7 +53,7 @@ int main(int argc, char **argv)
 	}
 }
 
-// TestManagedTouchFails has the driver refuse what a touch of the host needs: the program's handler has the fault, and the next touch succeeds.
+// TestManagedTouchFails makes a call of the driver fail that the library needs when the host reads a chunk. The kernel's SIGSEGV reaches the program's own handler, and the program's next read succeeds.
 func TestManagedTouchFails(t *testing.T) {
 	r, path := managedProgram(t, `
 static sigjmp_buf before;
@@ -93,7 +93,7 @@ int main(void)
 	}
 }
 
-// TestManagedSlow: a host that waits for a kernel for long is told why, once.
+// TestManagedSlow runs a program whose host waits for a kernel for more than 5 s. The library prints the reason once.
 func TestManagedSlow(t *testing.T) {
 	r, path := managedProgram(t, `
 int main(void)
@@ -110,7 +110,7 @@ int main(void)
 	}
 }
 
-// TestManagedUnable: where the library cannot make managed memory, the driver does.
+// TestManagedUnable makes the reservation of addresses fail. The program gets managed memory of the driver's.
 func TestManagedUnable(t *testing.T) {
 	r, path := managedProgram(t, `
 int main(void)
@@ -127,6 +127,55 @@ int main(void)
 	printf("right\n");
 }`, 64)
 	r.Order("cuMemAddressReserve * error 801")
+	if out := r.runs(path); out != "right\n" {
+		t.Error(out)
+	}
+}
+
+// TestManagedAnswers asks about managed memory of the library's. The answers are those of the driver on an H200 (580.159.04) about its own.
+func TestManagedAnswers(t *testing.T) {
+	r, path := managedProgram(t, `
+static uint64_t attribute(int which, uint64_t *at)
+{
+	uint64_t data[2] = {0, 0};
+	MUST(cuPointerGetAttribute(data, which, (CUdeviceptr)at));
+	return data[0];
+}
+static int range(int which, uint64_t *at)
+{
+	int is = 77;
+	MUST(cuMemRangeGetAttribute(&is, 4, which, (CUdeviceptr)at, 4 * MIB));
+	return is;
+}
+int main(void)
+{
+	unsigned off = 0;
+	begin();
+	uint64_t *m = managed(4 * MIB), *other = managed(4 * MIB), *small = managed(100), *beside = managed(100);
+	IS(attribute(5, m), 0);  // tokens for peers
+	IS(attribute(21, m), 0); // decompression
+	IS(attribute(6, m), 1);  // copies and sets are synchronous
+	MUST(cuPointerSetAttribute(&off, 6, (CUdeviceptr)m));
+	IS(attribute(6, m), 0);
+	IS(attribute(20, m) == attribute(20, other), 0); // blocks
+	IS(attribute(20, small) == attribute(20, beside), 1);
+	IS(attribute(7, small) == attribute(7, beside), 0); // buffers
+	IS(attribute(19, beside), (uintptr_t)beside);
+	for (int which = 6; which <= 8; which += 2)
+		IS(range(which, m) + 2, 0); // no place
+	IS(range(5, m), 0);
+	IS(range(7, m), 0);
+	MUST(cuMemAdvise((CUdeviceptr)m, 4 * MIB, 3, 0)); // prefer the device
+	IS(range(5, m), 1);
+	IS(range(6, m), 0);
+	IS(cuMemAdvise((CUdeviceptr)m, 4 * MIB, 3, 9), 101);
+	MUST(cuMemPrefetchAsync((CUdeviceptr)m, 4 * MIB, -1, NULL));
+	IS(range(7, m), 2);
+	IS(range(8, m) + 1, 0);
+	IS(cuMemFreeAsync((CUdeviceptr)m, NULL), 801);
+	MUST(cuMemFree_v2((CUdeviceptr)m));
+	printf("right\n");
+}`, 64)
 	if out := r.runs(path); out != "right\n" {
 		t.Error(out)
 	}

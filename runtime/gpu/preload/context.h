@@ -11,7 +11,7 @@ CUresult contexts_each(CUresult (*f)(CUcontext context));
 CUresult contexts_synchronize(void);
 // context_on returns a context on a device; NULL: there is none. It is for a closed gate, too.
 CUcontext context_on(CUdevice device);
-// context_enter has a context be current for this thread until context_leave. Meanwhile the thread may copy while streams are captured.
+// context_enter makes a context current for this thread until context_leave. Meanwhile the thread may copy while streams are captured.
 struct entered { CUcontext context; int mode; };
 CUresult context_enter(struct entered *e, CUcontext context);
 void context_leave(struct entered *e);

@@ -38,7 +38,7 @@ static enum { UNKNOWN, BY_DRIVER, BY_LIBRARY, ON_HOST } asked(void)
 
 	if (!known) {
 		text = getenv(MANAGED_VARIABLE);
-		known = !text ? BY_LIBRARY : !strcmp(text, "driver") ? BY_DRIVER : !strcmp(text, "host") ? ON_HOST : BY_LIBRARY;
+		known = text && !strcmp(text, "driver") ? BY_DRIVER : text && !strcmp(text, "host") ? ON_HOST : BY_LIBRARY;
 	}
 	return known;
 }

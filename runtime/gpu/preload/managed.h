@@ -73,7 +73,7 @@ int managed_attribute(void *data, int attribute, CUdeviceptr pointer, CUresult *
 CUresult managed_to_device(struct span *s, size_t from, size_t to, int writes);
 CUresult managed_idle(pid_t but);
 CUresult managed_to_host(struct span *s, size_t chunk, int writes);
-// managed_fetch has those chunks be valid on both sides that are the device's alone; the caller has waited by managed_idle.
+// managed_fetch makes chunks valid on both sides that are the device's alone; the caller has waited by managed_idle.
 CUresult managed_fetch(struct span *s, size_t from, size_t to);
 // managed_end frees the memory of a span on both sides.
 CUresult managed_end(struct span *s);

@@ -61,12 +61,18 @@ static CUmemLocation location(CUdevice device)
 	return device == CPU ? (CUmemLocation){CU_MEM_LOCATION_TYPE_HOST, 0} : (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, device};
 }
 
-// within finds the chunks of a range of an allocation; false where it is not in one. It leaves the lock with the caller.
-static int within(CUdeviceptr pointer, size_t bytes, struct span **s, size_t *from, size_t *to)
+// inside returns whether a range is in one allocation.
+static int inside(CUdeviceptr pointer, size_t bytes)
 {
 	struct allocation a;
 
-	if (!bytes || !managed_find(pointer, &a) || bytes > a.bytes - (pointer - a.address))
+	return bytes && managed_find(pointer, &a) && bytes <= a.bytes - (pointer - a.address);
+}
+
+// within finds the chunks of a range of an allocation; false where it is not in one. It leaves the lock with the caller.
+static int within(CUdeviceptr pointer, size_t bytes, struct span **s, size_t *from, size_t *to)
+{
+	if (!inside(pointer, bytes))
 		return 0;
 	managed_lock();
 	*s = managed_span(pointer);
@@ -94,18 +100,17 @@ static void note(struct chunk *c, int advice, int where)
 }
 
 // The library keeps advice, and answers with it. It heeds the preferred location when it makes a unit's memory (unit_of), and no other advice: any kernel may touch any chunk.
-CUresult hook_cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice, CUmemLocation l)
+// nowhere is the error for a place that there is not.
+static CUresult advise(CUdeviceptr pointer, size_t bytes, int advice, CUmemLocation l, CUresult nowhere)
 {
 	int needs = advice == CU_MEM_ADVISE_SET_PREFERRED_LOCATION || advice == CU_MEM_ADVISE_SET_ACCESSED_BY || advice == CU_MEM_ADVISE_UNSET_ACCESSED_BY;
 	size_t from, to;
 	struct span *s;
 
-	if (!managed_near(pointer, bytes))
-		return driver.cuMemAdvise_v2(pointer, bytes, advice, l);
 	if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (needs && place(l) == NOWHERE_ADVISED)
-		return CUDA_ERROR_INVALID_VALUE;
+		return nowhere;
 	if (!within(pointer, bytes, &s, &from, &to))
 		return CUDA_ERROR_INVALID_VALUE;
 	for (; from < to; from++)
@@ -114,15 +119,14 @@ CUresult hook_cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice, CUme
 	return CUDA_SUCCESS;
 }
 
+CUresult hook_cuMemAdvise_v2(CUdeviceptr pointer, size_t bytes, int advice, CUmemLocation l)
+{
+	return managed_near(pointer, bytes) ? advise(pointer, bytes, advice, l, CUDA_ERROR_INVALID_VALUE) : driver.cuMemAdvise_v2(pointer, bytes, advice, l);
+}
+
 CUresult hook_cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevice device)
 {
-	int needs = advice != CU_MEM_ADVISE_SET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_READ_MOSTLY && advice != CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
-
-	if (!managed_near(pointer, bytes))
-		return driver.cuMemAdvise(pointer, bytes, advice, device);
-	if (needs && advice >= CU_MEM_ADVISE_SET_READ_MOSTLY && advice <= CU_MEM_ADVISE_UNSET_ACCESSED_BY && place(location(device)) == NOWHERE_ADVISED)
-		return CUDA_ERROR_INVALID_DEVICE;
-	return hook_cuMemAdvise_v2(pointer, bytes, advice, location(device));
+	return managed_near(pointer, bytes) ? advise(pointer, bytes, advice, location(device), CUDA_ERROR_INVALID_DEVICE) : driver.cuMemAdvise(pointer, bytes, advice, device);
 }
 
 // prefetch moves a range to the device at once. Two moves need devices that are at rest: to the host, and from PINNED memory to the device. If a stream is at work, prefetch leaves these chunks where they are: the work may wait for the caller.
@@ -183,11 +187,9 @@ static CUresult prefetch_all(const CUdeviceptr *pointers, const size_t *bytes, s
 	CUresult r = locations && (!places || !first) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 
 	for (size_t i = 0, place = 0; r == CUDA_SUCCESS && i < count; i++) {
-		struct allocation a;
-
 		while (place + 1 < places && first[place + 1] <= i)
 			place++;
-		if (!managed_find(pointers[i], &a) || !bytes[i] || bytes[i] > a.bytes - (pointers[i] - a.address))
+		if (!inside(pointers[i], bytes[i]))
 			r = CUDA_ERROR_INVALID_VALUE;
 		else if (locations)
 			r = prefetch(pointers[i], bytes[i], locations[place], stream, query);

@@ -1,4 +1,4 @@
-// Copies of chunks of managed memory, of which some go on at once: one thread copies host memory at a fraction of what the link carries.
+// This file copies chunks of managed memory, by several threads at once: one thread copies host memory at a fraction of what the link carries.
 #define _GNU_SOURCE
 #include "managed.h"
 #include "context.h"
@@ -10,22 +10,22 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
-// COPIERS is how many copy at once: the caller, and threads of the library's own, which start with the first copy of several chunks. Measured on an H200 with 16 cores, GB/s to the device and to new pages: 1 copier 8.5 and 3.4,
+// COPIERS is how many threads copy at once: the caller's, and threads of the library's own. Measured on an H200 with 16 cores, GB/s to the device and to new pages: 1 copier 8.5 and 3.4,
 // 2 15.7 and 6.4, 4 30 and 13, 8 45 and 23. The driver's managed memory has 7.2 and 7.3.
 #define COPIERS 4
-// CONTEXTS is how many contexts a copier has means for at once.
+// CONTEXTS is in how many contexts a copier keeps a stream and a buffer.
 #define CONTEXTS 8
 #define NON_BLOCKING 1 // CU_STREAM_NON_BLOCKING
 #define PORTABLE 1     // CU_MEMHOSTALLOC_PORTABLE
 
-// means are what a copier needs in a context. They end with that.
+// means are the stream and the pinned buffer by which a copier copies in a context. The driver frees both when the context ends.
 struct means { CUcontext context; CUstream stream; char *pinned; };
 static struct means means[COPIERS][CONTEXTS];
 
-// work is what all copiers do now: they take chunks in turn. next is past the last chunk once one has failed.
+// work is the copy that all copiers are at. Each takes the next chunk when it is done with one. If a copier has failed, next is past the last chunk.
 static struct { enum way way; CUcontext context; const struct transfer *all; size_t n, next; unsigned busy; CUresult result; } work;
 static uint32_t begun, ended;
-static unsigned started, helpers; // threads, and those of them that run
+static unsigned started, helpers; // threads that were started, and threads that run by now
 
 static CUresult make(struct means *m, CUcontext context)
 {
@@ -45,7 +45,7 @@ static CUresult make(struct means *m, CUcontext context)
 	return r;
 }
 
-// means_in returns a copier's means in the current context. If it has them in too many contexts, it gives up those in one.
+// means_in returns the stream and the buffer of a copier in the current context, and makes them if there are none. A copier that has them in CONTEXTS other contexts frees those in one of these first.
 static struct means *means_in(unsigned copier, CUcontext context, CUresult *r)
 {
 	struct means *all = means[copier], *m = NULL;
@@ -141,10 +141,10 @@ static void *help(void *unused)
 	return NULL;
 }
 
-// helped starts the threads that are missing, and returns how many there are.
-static unsigned helped(void)
+// start_helpers starts the threads ahead of the first copy of several chunks, and returns how many there are. A thread that started later would take what is over for what it is to do.
+static unsigned start_helpers(void)
 {
-	while (started < COPIERS - 1 && thread_with(help))
+	while (!begun && started < COPIERS - 1 && thread_with(help))
 		started++;
 	return started;
 }
@@ -152,7 +152,7 @@ static unsigned helped(void)
 CUresult managed_copy(enum way way, CUcontext context, const struct transfer *all, size_t n)
 {
 	uint32_t before = ended;
-	unsigned busy = n > 1 ? helped() : 0;
+	unsigned busy = n > 1 ? start_helpers() : 0;
 
 	if (!n)
 		return CUDA_SUCCESS;

@@ -1,11 +1,11 @@
-// The host's pages of managed memory. Those that a chunk loses are kept for the next chunk that comes to the host: new ones would have to be made zero first, which takes longer than the copy from the device.
+// This file keeps pages of the host for managed memory. If a chunk loses its pages, the next chunk that comes to the host gets them. The kernel would fill new pages with zeros first, which takes longer than the copy from the device.
 #define _GNU_SOURCE
 #include "managed.h"
 
 #include <stdint.h>
 #include <sys/mman.h>
 
-// slots are addresses for so many chunks. Those that are filled have pages. managed_lock guards them.
+// slots are addresses for MANAGED_SLOTS chunks. filled is 1 for a slot that has pages. managed_lock guards both.
 static char *slots;
 static unsigned char filled[MANAGED_SLOTS];
 
@@ -34,7 +34,7 @@ CUresult managed_drop(void *address, size_t bytes)
 	return CUDA_SUCCESS;
 }
 
-// slot returns a slot that is filled, or one that is not.
+// slot returns the first slot that is filled, if full is 1, or the first that is not; NULL: there is none.
 static char *slot(int full)
 {
 	if (!slots)
