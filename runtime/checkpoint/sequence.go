@@ -124,19 +124,23 @@ func Run(ctx context.Context, c Container, r Request) (Result, error) {
 // ended by a signal as damage causes it, or all stand still. After a checkpoint that has not failed, a container that was to end, or to stay paused, is not looked at.
 //
 // What such an end may come of: CRIU was killed while its code was entering or leaving a process; a driver has taken a process with it and reported success; the kernel had no
-// memory for what was moved back.
+// memory for what was moved back. None of them follows a dump that CRIU was through with, of a container without devices: it is looked at once.
 func (s *sequence) look(ctx context.Context, failed bool) error {
 	if !failed && (s.result.Killed || s.Hold == nil && s.Dump.Exit || s.Frozen) {
 		return nil
 	}
-	for deadline := time.Now().Add(watchTime); ; time.Sleep(20 * time.Millisecond) {
+	deadline := time.Now()
+	if failed || s.Devices != nil {
+		deadline = deadline.Add(watchTime)
+	}
+	for ; ; time.Sleep(20 * time.Millisecond) {
 		if !s.Alive() {
 			return errors.Join(errors.New("its first process has ended"), s.watch.lost())
 		}
 		if err := s.watch.lost(); err != nil {
 			return err
 		}
-		if time.Now().After(deadline) {
+		if !time.Now().Before(deadline) {
 			break
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/cryo-project/cryo/runtime/runc"
 )
 
-// watchTime is how long a container is observed after the last step of a checkpoint, before the checkpoint reports that it runs on. A process that a
-// checkpoint has damaged ends with its first instructions.
+// watchTime is how long a container with devices, or one whose checkpoint has failed, is observed after the last step of the checkpoint, before the checkpoint reports that it
+// runs on. A process that a checkpoint has damaged ends with its first instructions.
 var watchTime = 200 * time.Millisecond
 
 // watch holds the processes of a container, by descriptors that stay theirs when they have ended.

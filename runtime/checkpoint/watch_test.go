@@ -53,7 +53,7 @@ func TestProcessesAreObserved(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				c := start(t, "sleep", "1000")
 				f := &fake{pids: []int{c.Process.Pid}}
-				_, err := Run(t.Context(), f, Request{ID: "c", Alive: func() bool { return true }, Dump: runc.Dump{Images: t.TempDir()}, Hold: onRelease{func() {
+				_, err := Run(t.Context(), f, Request{ID: "c", Devices: &model{}, Alive: func() bool { return true }, Dump: runc.Dump{Images: t.TempDir()}, Hold: onRelease{func() {
 					if test.signal == 0 {
 						return
 					}
@@ -102,7 +102,7 @@ func TestFirstProcessEnds(t *testing.T) {
 	var ends time.Time
 	f := &fake{}
 	_, err := Run(t.Context(), f, Request{
-		ID: "c", Alive: func() bool { return ends.IsZero() || time.Now().Before(ends) }, Dump: runc.Dump{Images: t.TempDir()},
+		ID: "c", Devices: &model{}, Alive: func() bool { return ends.IsZero() || time.Now().Before(ends) }, Dump: runc.Dump{Images: t.TempDir()},
 		Hold: onRelease{func() { ends = time.Now().Add(watchTime / 2) }},
 	})
 	if !errors.Is(err, failure.ErrLost) {
