@@ -88,8 +88,9 @@ type Result struct {
 // Run takes the checkpoint. Whatever happens, the container afterwards is as before, or ended because that was wanted,
 // or the error is of the kind [failure.ErrLost].
 func Run(ctx context.Context, c Container, r Request) (Result, error) {
-	s := &sequence{Container: c, Request: r}
+	s := &sequence{Container: c, Request: r, parts: newParts()}
 	defer s.watch.close()
+	defer s.parts.log(ctx)
 	defer func() {
 		if err := s.open(); err != nil { // what goes on has been told of it, and what has ended does not need it
 			log.G(ctx).WithError(err).Warn("after a checkpoint")
@@ -120,44 +121,6 @@ func Run(ctx context.Context, c Container, r Request) (Result, error) {
 	return s.result, Failed(r.ID, err)
 }
 
-// look observes for a moment the container that is about to be reported as running, and returns an error if it does not run as before: its first process has ended, another was
-// ended by a signal as damage causes it, or all stand still. After a checkpoint that has not failed, a container that was to end, or to stay paused, is not looked at.
-//
-// What such an end may come of: CRIU was killed while its code was entering or leaving a process; a driver has taken a process with it and reported success; the kernel had no
-// memory for what was moved back. None of them follows a dump that CRIU was through with, of a container without devices: it is looked at once.
-func (s *sequence) look(ctx context.Context, failed bool) error {
-	if !failed && (s.result.Killed || s.Hold == nil && s.Dump.Exit || s.Frozen) {
-		return nil
-	}
-	deadline := time.Now()
-	if failed || s.Devices != nil {
-		deadline = deadline.Add(watchTime)
-	}
-	for ; ; time.Sleep(20 * time.Millisecond) {
-		if !s.Alive() {
-			return errors.Join(errors.New("its first process has ended"), s.watch.lost())
-		}
-		if err := s.watch.lost(); err != nil {
-			return err
-		}
-		if !time.Now().Before(deadline) {
-			break
-		}
-	}
-	if s.Frozen {
-		return nil
-	}
-	var frozen bool
-	err := within(ctx, func(ctx context.Context) (err error) {
-		frozen, err = s.Paused(ctx)
-		return err
-	})
-	if err == nil && frozen && s.Alive() {
-		return errors.New("it stands frozen, and nothing has thawed it")
-	}
-	return nil
-}
-
 // sequence is one checkpoint and how far it is; undo goes by that.
 type sequence struct {
 	Container
@@ -170,6 +133,7 @@ type sequence struct {
 	frozen bool      // perhaps, by this checkpoint
 	paused bool      // perhaps, by this checkpoint and before the dump: CRIU leaves it frozen
 	watch  watch
+	parts  parts // and how long each took
 	fences []io.Closer // keep packets from the container
 
 	outgoing Outgoing
@@ -188,6 +152,7 @@ func (s *sequence) run(ctx context.Context) error {
 		return err
 	}
 	saved, err := s.save(ctx)
+	s.parts.end("save")
 	if err != nil {
 		return err
 	}
@@ -208,7 +173,9 @@ func (s *sequence) run(ctx context.Context) error {
 	s.frozen = !s.Frozen || s.thawed
 	if s.frozen && (s.Hold != nil || s.thawed || s.saved) {
 		s.paused = true
-		if err := s.pause(ctx); err != nil {
+		err := s.pause(ctx)
+		s.parts.end("pause")
+		if err != nil {
 			return err
 		}
 	}
@@ -225,6 +192,7 @@ func (s *sequence) run(ctx context.Context) error {
 	if err := s.awaitTurn(ctx, held); err != nil {
 		return err
 	}
+	s.parts.end("others-held")
 	dumping := time.Now()
 	if err := s.Checkpoint(ctx, dump); err != nil {
 		if errors.Is(err, runc.ErrResidue) {
@@ -233,6 +201,7 @@ func (s *sequence) run(ctx context.Context) error {
 		return err
 	}
 	s.result.Dump = time.Since(dumping)
+	s.parts.end("dump")
 	if err := s.examine(dump); err != nil {
 		return err
 	}
@@ -302,7 +271,9 @@ func (s *sequence) hold(ctx context.Context, d Dumped) error {
 		}
 		d.Devices, d.DevicesPending = s.outgoing.Any, s.outgoing.Copied
 	}
+	s.parts.end("examine")
 	decision, err := s.decision(ctx, d)
+	s.parts.end("holder")
 	if err != nil {
 		return err
 	}
@@ -382,11 +353,13 @@ func (s *sequence) resume(ctx context.Context) error {
 	if err := s.open(); err != nil {
 		return err
 	}
+	s.parts.end("open")
 	if s.paused {
 		if err := s.thaw(ctx); err != nil {
 			return err
 		}
 	}
+	s.parts.end("thaw")
 	if err := s.load(ctx); err != nil {
 		return err
 	}

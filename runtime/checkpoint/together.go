@@ -56,14 +56,17 @@ func (s *sequence) cut(ctx context.Context) (h Held, err error) {
 	if err := s.awaitTurn(ctx, Held{Frozen: s.start}); err != nil {
 		return h, err
 	}
+	s.parts.end("others-frozen")
 	for try := 1; ; try++ {
 		sockets, err := s.settle(ctx, try == 1)
+		s.parts.end("settle")
 		if err != nil {
 			return h, err
 		}
 		if err := s.fence(func() (io.Closer, error) { return s.Fence(sockets) }); err != nil {
 			return h, err
 		}
+		s.parts.end("fence")
 		// What had been on its way until the fence was there.
 		if sockets, err = s.Sockets(ctx); err != nil {
 			return h, err

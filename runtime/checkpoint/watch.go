@@ -18,6 +18,44 @@ import (
 // runs on. A process that a checkpoint has damaged ends with its first instructions.
 var watchTime = 200 * time.Millisecond
 
+// look observes for a moment the container that is about to be reported as running, and returns an error if it does not run as before: its first process has ended, another was
+// ended by a signal as damage causes it, or all stand still. After a checkpoint that has not failed, a container that was to end, or to stay paused, is not looked at.
+//
+// What such an end may come of: CRIU was killed while its code was entering or leaving a process; a driver has taken a process with it and reported success; the kernel had no
+// memory for what was moved back. None of them follows a dump that CRIU was through with, of a container without devices: it is looked at once.
+func (s *sequence) look(ctx context.Context, failed bool) error {
+	if !failed && (s.result.Killed || s.Hold == nil && s.Dump.Exit || s.Frozen) {
+		return nil
+	}
+	deadline := time.Now()
+	if failed || s.Devices != nil {
+		deadline = deadline.Add(watchTime)
+	}
+	for ; ; time.Sleep(20 * time.Millisecond) {
+		if !s.Alive() {
+			return errors.Join(errors.New("its first process has ended"), s.watch.lost())
+		}
+		if err := s.watch.lost(); err != nil {
+			return err
+		}
+		if !time.Now().Before(deadline) {
+			break
+		}
+	}
+	if s.Frozen {
+		return nil
+	}
+	var frozen bool
+	err := within(ctx, func(ctx context.Context) (err error) {
+		frozen, err = s.Paused(ctx)
+		return err
+	})
+	if err == nil && frozen && s.Alive() {
+		return errors.New("it stands frozen, and nothing has thawed it")
+	}
+	return nil
+}
+
 // watch holds the processes of a container, by descriptors that stay theirs when they have ended.
 type watch struct{ processes []watched }
 
