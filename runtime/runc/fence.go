@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/google/nftables"
@@ -61,6 +62,10 @@ func (n *Network) fence(packets []match, asking bool) (*Fence, error) {
 	return f, nil
 }
 
+// lingerTime is how long the connection of a fence that is gone stays open. Closing it has the kernel wait for memory of removed tables (10 to 100 ms), and no process changes tables of that network meanwhile: other containers of
+// it, which are let go on in these moments too, would stand still for longer.
+const lingerTime = 2 * time.Second
+
 // Close removes the fence. nil is none.
 func (f *Fence) Close() error {
 	if f == nil {
@@ -68,8 +73,8 @@ func (f *Fence) Close() error {
 	}
 	f.conn.DelTable(f.table)
 	deleted := f.conn.Flush()
-	if deleted == nil { // the kernel takes 6 to 100 ms to close the connection, in which the container would stand still
-		go func() { _ = f.conn.CloseLasting() }()
+	if deleted == nil {
+		time.AfterFunc(lingerTime, func() { _ = f.conn.CloseLasting() })
 		return nil
 	}
 	// The kernel removes the table with the connection, too.

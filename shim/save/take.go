@@ -121,14 +121,19 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 	if err := t.store.CheckWritable(ctx); err != nil { // the name is written when the container is frozen, or has ended
 		return desc, nil, errors.Join(err, op.Close())
 	}
+	work, err := t.prepare(ctx, sub) // members of a group wait for each other there, if they are on one host
+	if err != nil {
+		return desc, nil, failed(ctx, t.Container, errors.Join(t.roomless(err), op.Close()))
+	}
+	defer func() { _ = work.Close() }() // the next process does it
 	admitted, err := t.pass(ctx, worker.Reached{Step: worker.Admitted, Addresses: sub.config.Container.Addresses})
 	if err != nil {
 		return desc, nil, errors.Join(err, op.Close())
 	}
 	t.others = admitted.Others
-	desc, r, err := t.takeInto(ctx, sub)
+	desc, r, err := t.freeze(ctx, sub, work.Dir)
 	if err != nil {
-		err = sub.lost(err)
+		err = sub.lost(t.roomless(err))
 		// What was written of the snapshot goes.
 		if abandoned := op.Abandon(); abandoned != nil {
 			err = errors.Join(err, abandoned)
@@ -145,24 +150,27 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 	return desc, r, op.Close()
 }
 
-// takeInto does it in a working directory, which is gone afterwards.
-func (t *taking) takeInto(ctx context.Context, sub *candidate) (desc ocispec.Descriptor, _ *Result, _ error) {
+// prepare makes a working directory, and looks for what is to be shared with earlier snapshots.
+func (t *taking) prepare(ctx context.Context, sub *candidate) (*store.Work, error) {
 	work, err := t.store.Work(ctx)
 	if err != nil {
-		return desc, nil, err
+		return nil, err
 	}
-	defer func() { _ = work.Close() }() // the next process does it
 	if err := restore.RemoveAbandoned(ctx, t.client, work.Dir); err != nil {
 		t.Warn("%v", err)
 	}
 	if t.parent, err = t.parentOf(ctx, sub.info); err != nil {
-		return desc, nil, err
+		return nil, errors.Join(err, work.Close())
 	}
-	desc, r, err := t.freeze(ctx, sub, work.Dir)
+	return work, nil
+}
+
+// roomless returns an error with what to do, if the store's file system has no room.
+func (t *taking) roomless(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.As(err, new(*failure.Error)) && errdefs.IsResourceExhausted(err) {
-		err = restore.NoRoom(t.store.Root(), err)
+		return restore.NoRoom(t.store.Root(), err)
 	}
-	return desc, r, err
+	return err
 }
 
 // pass passes a step of a member of a group. The shim does not take the waiting for a process that does nothing any more.
