@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/containerd/log"
@@ -39,7 +40,7 @@ func (e *Engine) leaveAll(ctx context.Context, fresh []cudaProcess, cause error)
 			return err
 		}
 		if err := e.giveUp(ctx, e.given[j]); err != nil {
-			return err
+			return fmt.Errorf("%w; nothing can take its memory: %w", err, cause)
 		}
 	}
 	return nil
@@ -52,7 +53,7 @@ func (e *Engine) giveUp(ctx context.Context, g *given) error {
 		_, err = g.books()
 	}
 	if err == nil {
-		err = g.castsNothing()
+		err = g.drivable()
 	}
 	if err == nil {
 		err = g.own(ctx, hello, e.Timeout)

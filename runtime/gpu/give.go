@@ -95,7 +95,7 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 		return "", nil
 	case err == nil:
 		if _, err = g.books(); err == nil {
-			err = g.castsNothing()
+			err = g.drivable()
 		}
 		if err == nil {
 			err = g.own(ctx, hello, e.Timeout)
@@ -117,8 +117,8 @@ func (g *given) books() (*library.Books, error) {
 	if err == nil && b.Wild {
 		err = failure.New(errdefs.ErrFailedPrecondition, withoutMulticast, "save its GPUs: %s: %s", g.Process, b.Unknown)
 	}
-	g.casts = b.Multicasts > 0
-	g.shares = g.casts || b.Exports+b.Imports+b.Peers+b.Hosts > 0
+	g.casts, g.hosts = b.Multicasts > 0, b.Hosts > 0
+	g.shares = g.casts || g.hosts || b.Exports+b.Imports+b.Peers > 0
 	return &b, err
 }
 

@@ -50,6 +50,7 @@ type given struct {
 	added    []int  // to multicast objects among these, devices
 	shares   bool   // it has memory of others, or they of it
 	casts    bool   // it has multicast objects
+	hosts    bool   // it has memory of the host with handles, or that is managed
 	parted   bool   // that may have been taken away, and its gate opens when it is back
 	apart    bool   // what it had of others may be gone, and not only unbound
 	whole    bool   // its gate was found open

@@ -295,7 +295,7 @@ func importAll(all []*given) error {
 func (g *given) importsNothing() error {
 	b, err := g.books()
 	if err == nil {
-		err = g.castsNothing()
+		err = g.drivable()
 	}
 	if err != nil || b.Imports == 0 {
 		return err
@@ -307,13 +307,17 @@ func (g *given) importsNothing() error {
 // withoutMulticast is a hint.
 const withoutMulticast = "have the program make no multicast objects: NCCL_NVLS_ENABLE=0, TORCH_SYMM_MEM_DISABLE_MULTICAST=1"
 
-// castsNothing refuses to leave a process to the driver that has a multicast object, as [given.books] says: the driver's checkpoint never ends.
-func (g *given) castsNothing() error {
-	if !g.casts {
-		return nil
+// drivable refuses to leave a process to the driver for which [given.books] has what the driver does not bring back: its checkpoint never ends with a multicast object, and it loses a process with memory of the host that has a handle or is managed.
+func (g *given) drivable() error {
+	switch {
+	case g.casts:
+		return failure.New(errdefs.ErrFailedPrecondition, "take the snapshot with cryo checkpoint and the engine keeper, or "+withoutMulticast,
+			"save its GPUs: %s has a multicast object, with which the driver's checkpoint does not end", g.Process)
+	case g.hosts:
+		return failure.New(errdefs.ErrFailedPrecondition, "take the snapshot with cryo checkpoint and the engine keeper, and see that the GPU has 1 GiB free for that",
+			"save its GPUs: the GPUs of %s use memory of the host (cuMemCreate, or managed memory), and the driver would lose the process", g.Process)
 	}
-	return failure.New(errdefs.ErrFailedPrecondition, "take the snapshot with cryo checkpoint and the engine keeper, or "+withoutMulticast,
-		"save its GPUs: %s has a multicast object, with which the driver's checkpoint does not end", g.Process)
+	return nil
 }
 
 // strangerError returns the error that a process has memory whose owner does not belong to the container, or has freed it.

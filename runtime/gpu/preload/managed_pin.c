@@ -7,9 +7,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-// Managed memory leaves this part of a device's memory free, SPARED bytes at most. The driver needs it for code, stacks and pools.
+// Managed memory leaves this part of a device's memory free, SPARED bytes at most. The driver needs it for code, stacks and pools, and a checkpoint for the context of the process that takes the memory, some 500 MiB.
 #define PART 32
-#define SPARED ((size_t)512 << 20)
+#define SPARED ((size_t)1 << 30)
 
 int managed_fits(const struct range *r)
 {
