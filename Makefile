@@ -143,12 +143,12 @@ bin/libcryo-gpu.so: $(wildcard runtime/gpu/preload/*.[chS])
 fakecuda: bin/fakecuda/.built ## build the fake NVIDIA driver and its test program into bin/fakecuda/
 
 # The program brings the loader and the C library it is built with, so that it runs in an empty image.
-bin/fakecuda/.built: $(wildcard integration/fakecuda/*.[ch])
+bin/fakecuda/.built: $(wildcard integration/fakecuda/*.[ch] integration/fakecuda/*.cubin)
 	@mkdir -p bin/fakecuda/program
 	@cd integration/fakecuda; \
 	out=../../bin/fakecuda; \
 	flags='-std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-format-truncation -fvisibility=hidden -fPIC -pthread'; \
-	gcc $$flags -shared -Wl,-soname,libcuda.so.1 -o $$out/libcuda.so.1 driver.c context.c local.c stream.c copy.c ipc.c memory.c virtual.c multicast.c asked.c saved.c residue.c kernel.c managed.c names.c directory.c text.c orders.c outside.c; \
+	gcc $$flags -shared -Wl,-soname,libcuda.so.1 -o $$out/libcuda.so.1 driver.c context.c local.c stream.c copy.c ipc.c memory.c virtual.c multicast.c asked.c saved.c residue.c kernel.c image.c managed.c names.c directory.c text.c orders.c outside.c; \
 	gcc $$flags -shared -Wl,-soname,libnvidia-ml.so.1 -o $$out/libnvidia-ml.so.1 nvml.c nvml_files.c directory.c text.c; \
 	gcc $$flags -o $$out/program/fakeapp fakeapp.c children.c devices.c exchange.c team.c casts.c mapped.c shared.c calls.c storm.c churn.c alternate.c graphs.c watch.c -L$$out -l:libcuda.so.1 -Wl,--dynamic-linker=/fake/ld.so -Wl,-rpath,/fake:/usr/lib64:/usr/lib; \
 	cp -L "$$(gcc -print-file-name=libc.so.6)" $$out/program/libc.so.6; \

@@ -1,4 +1,4 @@
-// Managed memory of fakeapp that the host and the device change by turns, and that system calls read and write. A thread does it all the time, with a handler for SIGSEGV of the program's own.
+// Managed memory and managed variables of fakeapp that the host and the device change by turns, and system calls that read and write the memory. A thread does it all the time, with a handler for SIGSEGV of the program's own.
 #define _GNU_SOURCE
 #include "fakeapp.h"
 
@@ -56,6 +56,60 @@ static int compare(void)
 	return 0;
 }
 
+// variables are those of variables.cubin (variables.cu), and turns how often its kernel has run.
+extern const char variables_cubin[];
+__asm__(".section .rodata\n.balign 16\nvariables_cubin: .incbin \"variables.cubin\"\n.previous");
+enum { SUMS = 1000, MARKS = (3 << 20) / 8 };
+static struct { uint64_t *turns, *sums, *marks, **where; } variables;
+static CUfunction change;
+static uint64_t turns;
+
+static void *variable(void *module, const char *name, size_t bytes)
+{
+	CUdeviceptr pointer;
+	size_t found;
+
+	must("cuModuleGetGlobal_v2", cuda.cuModuleGetGlobal_v2(&pointer, &found, module, name));
+	if (found != bytes)
+		die(name, found);
+	return (void *)pointer;
+}
+
+static void load_variables(void)
+{
+	void *module;
+
+	must("cuModuleLoadData", cuda.cuModuleLoadData(&module, variables_cubin));
+	must("cuModuleGetFunction", cuda.cuModuleGetFunction(&change, module, "fake_variables"));
+	variables.turns = variable(module, "fake_turns", 8);
+	variables.sums = variable(module, "fake_sums", 8 * SUMS);
+	variables.marks = variable(module, "fake_marks", 8 * MARKS);
+	variables.where = variable(module, "fake_where", 8);
+}
+
+// compare_variables returns 0, or -1 where a variable is not what host and device have made it. The host adds 1 to each word of sums whenever the device has changed it.
+static int compare_variables(void)
+{
+	if (*variables.turns != 7 + 3 * turns || *variables.where != (turns ? variables.turns : NULL))
+		return -1;
+	for (size_t i = 0; i < SUMS; i++)
+		if (variables.sums[i] != (i < 2 ? i + 1 : 0) + turns * (i + 1))
+			return -1;
+	for (size_t i = 0; i < MARKS; i++)
+		if (variables.marks[i] != turns * i)
+			return -1;
+	return 0;
+}
+
+static void change_variables(void)
+{
+	must("cuLaunchKernel", cuda.cuLaunchKernel(change, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){NULL}, NULL));
+	must("cuCtxSynchronize", cuda.cuCtxSynchronize());
+	for (size_t i = 0; i < SUMS; i++)
+		variables.sums[i]++;
+	turns++;
+}
+
 static void on_host(void)
 {
 	for (size_t i = 0; i < words; i++)
@@ -105,6 +159,9 @@ static void *alternate(void *unused)
 		pthread_mutex_lock(&lock);
 		if (compare())
 			die("managed memory is damaged", rounds);
+		if (compare_variables())
+			die("managed variables are damaged", rounds);
+		change_variables();
 		on_host();
 		stop(ON_HOST);
 		fault();
@@ -132,6 +189,7 @@ void alternate_start(int mib, CUcontext with)
 		must("cuMemAdvise", cuda.cuMemAdvise(one, 8 * words, 3, -1)); // preferred location: CPU
 	memory = (uint64_t *)one;
 	other = (uint64_t *)second;
+	load_variables();
 	must("cuModuleLoadData", cuda.cuModuleLoadData(&module, "fake_add"));
 	must("cuModuleGetFunction", cuda.cuModuleGetFunction(&add, module, "fake_add"));
 	bad = mmap(NULL, PART, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -165,7 +223,7 @@ int alternate_check(void)
 	int r;
 
 	pthread_mutex_lock(&lock);
-	r = compare();
+	r = compare() ? -1 : compare_variables();
 	pthread_mutex_unlock(&lock);
 	return r;
 }

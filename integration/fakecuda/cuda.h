@@ -211,6 +211,8 @@ FAKE CUresult cuGetProcAddress_v2(const char *name, void **function, int version
 // The kernels are those of cmd/cryo-gpu-keeper, and for programs fake_add and fake_later (kernel.c).
 FAKE CUresult cuModuleLoadData(void **module, const void *text);
 FAKE CUresult cuModuleGetFunction(CUfunction *function, void *module, const char *name);
+FAKE CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, void *module, const char *name);
+FAKE CUresult cuModuleUnload(void *module);
 FAKE CUresult cuMemHostAlloc(void **memory, size_t bytes, unsigned flags);
 // meeting is what a kernel that meets those of other processes has for its argument, in the fake driver: how many processes, which it is, and how many each has launched, in memory that all share.
 struct meeting { unsigned ranks, rank; uint64_t *launched; };

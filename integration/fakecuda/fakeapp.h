@@ -42,7 +42,7 @@ void devices_uuid(int device, char text[41]);
 	X(cuCtxEnablePeerAccess) X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemAdvise) X(cuMemFree_v2) X(cuMemGetAddressRange_v2) \
 	X(cuPointerGetAttribute) X(cuPointerGetAttributes) X(cuMemCreate) X(cuMemRelease) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess) \
 	X(cuMemRetainAllocationHandle) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemGetAllocationPropertiesFromHandle) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) X(cuMulticastGetGranularity) X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastBindMem_v2) X(cuMulticastBindAddr) X(cuMulticastUnbind) X(cuMemGetHandleForAddressRange) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) \
-	X(cuModuleLoadData) X(cuModuleGetFunction) X(cuMemsetD8_v2) X(cuMemsetD8Async) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamDestroy_v2) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)
+	X(cuModuleLoadData) X(cuModuleGetFunction) X(cuModuleGetGlobal_v2) X(cuMemsetD8_v2) X(cuMemsetD8Async) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamDestroy_v2) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)
 
 extern struct calls {
 #define POINTER(name) __typeof__(name) *name;

@@ -1,6 +1,7 @@
-// Kernels that programs load. Here they are C, known by the name that their text has.
+// Kernels that programs load. Here they are C, known by the name that their text has, or by the cubin that has them (image.c).
 #define _GNU_SOURCE
 #include "driver.h"
+#include "image.h"
 #include "orders.h"
 #include "virtual.h"
 
@@ -29,6 +30,8 @@ static const struct kernel *named(const char *text)
 	return NULL;
 }
 
+static int is_kernel(const void *loaded) { return (const struct kernel *)loaded >= kernels && (const struct kernel *)loaded < kernels + sizeof(kernels) / sizeof(*kernels); }
+
 CUresult cuModuleLoadData(void **loaded, const void *text)
 {
 	CUresult r = orders_own("cuModuleLoadData");
@@ -38,10 +41,30 @@ CUresult cuModuleLoadData(void **loaded, const void *text)
 	r = enter();
 	if (r == CUDA_SUCCESS && (!loaded || !text))
 		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS && image_is(text))
+		return leave(current ? image_load(text, (struct image **)loaded) : CUDA_ERROR_INVALID_CONTEXT);
 	if (r == CUDA_SUCCESS && !named(text))
 		r = CUDA_ERROR_INVALID_PTX;
 	if (r == CUDA_SUCCESS)
 		*loaded = (void *)named(text);
+	return leave(r);
+}
+
+CUresult cuModuleUnload(void *loaded)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && !is_kernel(loaded))
+		image_unload(loaded);
+	return leave(r);
+}
+
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, void *loaded, const char *wanted)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS)
+		r = is_kernel(loaded) ? CUDA_ERROR_NOT_FOUND : image_variable(loaded, wanted, pointer, bytes);
 	return leave(r);
 }
 
@@ -51,7 +74,7 @@ CUresult cuModuleGetFunction(CUfunction *found, void *loaded, const char *wanted
 
 	if (r == CUDA_SUCCESS && (!found || !wanted || !loaded))
 		r = CUDA_ERROR_INVALID_VALUE;
-	if (r == CUDA_SUCCESS && strcmp(wanted, ((const struct kernel *)loaded)->name))
+	if (r == CUDA_SUCCESS && strcmp(wanted, is_kernel(loaded) ? ((const struct kernel *)loaded)->name : "fake_variables"))
 		r = CUDA_ERROR_NOT_FOUND;
 	if (r == CUDA_SUCCESS)
 		*found = (CUfunction)loaded;
@@ -195,7 +218,5 @@ void kernel_settle(void)
 
 CUresult kernel_run(CUfunction function, unsigned blocks, void **arguments)
 {
-	const struct kernel *k = (const struct kernel *)function;
-
-	return k >= kernels && k < kernels + sizeof(kernels) / sizeof(*kernels) ? k->run(blocks, arguments) : CUDA_ERROR_INVALID_HANDLE;
+	return is_kernel(function) ? ((const struct kernel *)function)->run(blocks, arguments) : image_run((const struct image *)function);
 }

@@ -53,6 +53,8 @@ static const struct { const char *name; int since; void *function; } functions[]
 	ALWAYS(cuStreamAttachMemAsync),
 	ALWAYS(cuModuleLoadData),
 	ALWAYS(cuModuleGetFunction),
+	SINCE(cuModuleGetGlobal, 3020, cuModuleGetGlobal_v2),
+	ALWAYS(cuModuleUnload),
 	SINCE(cuMemFree, 3020, cuMemFree_v2),
 	ALWAYS(cuMemFreeAsync),
 	SINCE(cuMemGetAddressRange, 3020, cuMemGetAddressRange_v2),

@@ -130,6 +130,44 @@ struct Graph : Task {
   }
 };
 
+// Managed variables (__managed__), with and without a value at first, beside one of the device.
+constexpr size_t kSums = 4096, kMarks = 3 << 20;
+__managed__ uint64_t turns = 1, sums[kSums] = {3, 5, 7}, *self;
+__managed__ unsigned char marks[kMarks];
+__device__ uint64_t step = 2;
+
+__global__ void change(uint64_t by) {
+  const size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x;
+  if (i == 0) {
+    turns += step;
+    self = &turns;
+  }
+  if (i < kSums) sums[i] = sums[i] * 3 + by;
+  if (i < kMarks) marks[i] += static_cast<unsigned char>(i + by);
+}
+
+struct Variables : Task {
+  uint64_t mine = 1;
+  std::vector<uint64_t> sum = std::vector<uint64_t>(kSums);
+  std::vector<unsigned char> mark = std::vector<unsigned char>(kMarks);
+  Variables() : Task("managed variables") {
+    sum[0] = 3, sum[1] = 5, sum[2] = 7;
+    right = turns == 1 && self == nullptr && memcmp(sums, sum.data(), sizeof(sums)) == 0 && memcmp(marks, mark.data(), kMarks) == 0;
+  }
+  void tick(unsigned long long ticks) override {
+    change<<<(kMarks + kThreads - 1) / kThreads, kThreads>>>(ticks);
+    done("managed variables");
+    mine += 2;
+    for (size_t i = 0; i < kSums; i++) sum[i] = sum[i] * 3 + ticks;
+    for (size_t i = 0; i < kMarks; i++) mark[i] += static_cast<unsigned char>(i + ticks);
+    right = right && turns == mine && self == &turns && *self == mine && sums[ticks % kSums] == sum[ticks % kSums];
+    sums[ticks % kSums] += 11, sum[ticks % kSums] += 11;
+    marks[ticks * 4099 % kMarks] ^= 5, mark[ticks * 4099 % kMarks] ^= 5;
+    turns++, mine++;
+  }
+  void check() override { right = right && memcmp(sums, sum.data(), sizeof(sums)) == 0 && memcmp(marks, mark.data(), kMarks) == 0; }
+};
+
 constexpr int kHost = -1;
 
 #if CUDART_VERSION >= 13000
@@ -352,6 +390,7 @@ int main(int argc, char **argv) {
     all.emplace_back(new Barrier);
     all.emplace_back(new Stencil);
     all.emplace_back(new Graph);
+    all.emplace_back(new Variables);
     all.emplace_back(new Advised);
     all.emplace_back(new Large(gib));
   }

@@ -95,7 +95,7 @@ func (r *rig) programEnv() []string {
 type steps struct {
 	t   *testing.T
 	cmd *exec.Cmd
-	in  io.Writer
+	in  io.WriteCloser
 	out *bufio.Reader
 }
 

@@ -92,8 +92,10 @@ static void free_of(CUcontext context)
 
 CUresult hook_cuCtxDestroy_v2(CUcontext context)
 {
-	CUresult r = driver.cuCtxDestroy_v2(context);
+	CUresult r;
 
+	managed_context_ends(context);
+	r = driver.cuCtxDestroy_v2(context);
 	if (r != CUDA_SUCCESS)
 		return r;
 	free_of(context);
@@ -121,6 +123,16 @@ static CUcontext primary(CUdevice device)
 	return context;
 }
 
+// ending returns a device's primary context, which may be about to end; NULL: there is none.
+static CUcontext ending(CUdevice device)
+{
+	CUcontext context = primary(device);
+
+	if (context)
+		managed_context_ends(context);
+	return context;
+}
+
 // ended frees what a device's primary context had, if it is not there any more.
 static CUresult ended(CUresult r, CUdevice device, CUcontext before)
 {
@@ -134,28 +146,28 @@ static CUresult ended(CUresult r, CUdevice device, CUcontext before)
 
 CUresult hook_cuDevicePrimaryCtxRelease(CUdevice device)
 {
-	CUcontext before = primary(device);
+	CUcontext before = ending(device);
 
 	return ended(driver.cuDevicePrimaryCtxRelease(device), device, before);
 }
 
 CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice device)
 {
-	CUcontext before = primary(device);
+	CUcontext before = ending(device);
 
 	return ended(driver.cuDevicePrimaryCtxRelease_v2(device), device, before);
 }
 
 CUresult hook_cuDevicePrimaryCtxReset(CUdevice device)
 {
-	CUcontext before = primary(device);
+	CUcontext before = ending(device);
 
 	return ended(driver.cuDevicePrimaryCtxReset(device), device, before);
 }
 
 CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
-	CUcontext before = primary(device);
+	CUcontext before = ending(device);
 
 	return ended(driver.cuDevicePrimaryCtxReset_v2(device), device, before);
 }

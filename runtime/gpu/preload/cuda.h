@@ -175,6 +175,15 @@ enum {
 	X(cuMemcpyDtoHAsync_v2_ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream)) \
 	X(cuMemsetD8_v2, (CUdeviceptr to, unsigned char value, size_t bytes)) \
 	X(cuThreadExchangeStreamCaptureMode, (int *mode)) \
+	X(cuModuleLoadData, (void **handle, const void *code)) \
+	X(cuModuleLoadDataEx, (void **handle, const void *code, unsigned count, int *options, void **values)) \
+	X(cuModuleLoadFatBinary, (void **handle, const void *code)) \
+	X(cuModuleUnload, (void *handle)) \
+	X(cuModuleGetGlobal_v2, (CUdeviceptr *pointer, size_t *bytes, void *handle, const char *called)) \
+	X(cuLibraryLoadData, (void **handle, const void *code, int *options, void **values, unsigned count, int *of_library, void **of_library_values, unsigned of_library_count)) \
+	X(cuLibraryUnload, (void *handle)) \
+	X(cuLibraryGetGlobal, (CUdeviceptr *pointer, size_t *bytes, void *handle, const char *called)) \
+	X(cuLibraryGetManaged, (CUdeviceptr *pointer, size_t *bytes, void *handle, const char *called)) \
 	X(cuMemAllocManaged, (CUdeviceptr *pointer, size_t bytes, unsigned flags)) \
 	X(cuMemAdvise, (CUdeviceptr pointer, size_t bytes, int advice, CUdevice device)) \
 	X(cuMemAdvise_v2, (CUdeviceptr pointer, size_t bytes, int advice, CUmemLocation location)) \

@@ -184,16 +184,14 @@ static struct span *span_new(size_t bytes, int small)
 	return s;
 }
 
-// span_make reserves a span in the current context, and has the host's pages ready for being touched.
-static CUresult span_make(size_t bytes, size_t asked, struct span **made)
+// span_make reserves a span, and has the host's pages ready for being touched. Without a context it lasts.
+static CUresult span_make(CUcontext context, size_t bytes, size_t asked, struct span **made)
 {
 	struct span *s = grow() ? span_new(bytes, !asked) : NULL;
-	CUresult r = s ? driver.cuCtxGetCurrent(&s->context) : CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult r = s ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	size_t place;
 
-	if (r == CUDA_SUCCESS && !s->context)
-		r = CUDA_ERROR_INVALID_CONTEXT;
-	if (r == CUDA_SUCCESS)
+	if (r == CUDA_SUCCESS && context)
 		r = driver.cuCtxGetDevice(&s->device);
 	if (r == CUDA_SUCCESS)
 		r = driver.cuMemAddressReserve(&s->address, bytes, CHUNK_BYTES, 0, 0);
@@ -206,6 +204,8 @@ static CUresult span_make(size_t bytes, size_t asked, struct span **made)
 			room_free(s, tables(bytes, !asked));
 		return r;
 	}
+	s->context = context;
+	s->lasts = !context;
 	s->asked = asked;
 	s->id = ++ids;
 	place = after(s->address);
@@ -273,7 +273,7 @@ static CUresult alloc_small(CUcontext context, size_t bytes, CUdeviceptr *pointe
 		for (size_t chunk = 0; spans[place]->slabs && spans[place]->context == context && chunk < ARENA / CHUNK_BYTES; chunk++)
 			if (take(spans[place], chunk, bytes, pointer))
 				return CUDA_SUCCESS;
-	r = span_make(ARENA, 0, &s);
+	r = span_make(context, ARENA, 0, &s);
 	return r == CUDA_SUCCESS && !take(s, 0, bytes, pointer) ? CUDA_ERROR_OUT_OF_MEMORY : r;
 }
 
@@ -296,8 +296,21 @@ CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes)
 	else if (bytes <= LARGEST)
 		r = alloc_small(context, bytes, pointer);
 	else
-		r = span_make((bytes + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1), bytes, &s);
+		r = span_make(context, (bytes + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1), bytes, &s);
 	if (s)
+		*pointer = s->address;
+	managed_unlock();
+	return r;
+}
+
+CUresult managed_alloc_lasting(CUdeviceptr *pointer, size_t bytes)
+{
+	struct span *s;
+	CUresult r;
+
+	managed_lock();
+	r = managed_catch() ? span_make(NULL, bytes, bytes, &s) : CUDA_ERROR_OPERATING_SYSTEM;
+	if (r == CUDA_SUCCESS)
 		*pointer = s->address;
 	managed_unlock();
 	return r;
@@ -332,14 +345,32 @@ int managed_free(CUdeviceptr pointer, CUresult *result)
 	return found;
 }
 
+void managed_context_ends(CUcontext context)
+{
+	managed_lock();
+	for (size_t i = 0; i < count; i++) {
+		struct span *s = spans[i];
+		CUresult r = s->lasts && s->context == context ? managed_idle(0) : CUDA_ERROR_NOT_FOUND;
+
+		for (size_t u = 0; r == CUDA_SUCCESS && u < managed_units(s); u++)
+			r = managed_leave(s, u);
+	}
+	managed_unlock();
+}
+
 void managed_context_ended(CUcontext context)
 {
 	managed_lock();
 	managed_unuse(context);
 	managed_copy_ended(context);
-	for (size_t i = count; i-- > 0;)
-		if (spans[i]->context == context)
+	for (size_t i = count; i-- > 0;) {
+		if (spans[i]->context != context)
+			continue;
+		if (spans[i]->lasts)
+			spans[i]->context = NULL;
+		else
 			span_free(spans[i]);
+	}
 	managed_unlock();
 }
 

@@ -29,9 +29,10 @@ struct unit { struct range range; struct piece piece; int pinned; };
 struct span {
 	CUdeviceptr address;
 	size_t bytes, asked; // asked is 0 where it is for small allocations
-	CUcontext context;   // that it was made in, and ends with
+	CUcontext context;   // that it was made in, and ends with; if it lasts, the one in which it was used since the last such one ended, or NULL
 	CUdevice device;
 	uint64_t id;
+	int lasts;           // it is for variables, and does not end with a context
 	size_t unit;         // bytes of each unit, but for the last one
 	size_t away;         // chunks that a kernel cannot use
 	size_t next, window; // the chunk after those that a touch has brought, and how many those were
@@ -61,7 +62,11 @@ int managed_near(CUdeviceptr pointer, size_t bytes);
 int managed_used(const struct span *s, size_t chunk);
 // managed_alloc makes memory in the current context. managed_free frees what begins at an address; false where nothing does.
 CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes);
+// managed_alloc_lasting makes memory, whole chunks, that needs no context, and does not end with one.
+CUresult managed_alloc_lasting(CUdeviceptr *pointer, size_t bytes);
 int managed_free(CUdeviceptr pointer, CUresult *result);
+// managed_context_ends has what lasts leave the devices before a context ends in which it was used.
+void managed_context_ends(CUcontext context);
 void managed_context_ended(CUcontext context);
 // managed_synchronizes keeps what the program sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS to; false where a pointer is in no allocation.
 int managed_synchronizes(CUdeviceptr pointer, int on);

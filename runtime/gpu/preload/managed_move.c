@@ -132,13 +132,29 @@ static CUresult move(struct sending *g, size_t chunk)
 	return g->n == BATCH ? send(g) : r;
 }
 
+// settle has what lasts be used in the current context, if it is used in none.
+static CUresult settle(struct span *s)
+{
+	CUresult r;
+
+	if (s->context)
+		return CUDA_SUCCESS;
+	r = driver.cuCtxGetCurrent(&s->context);
+	if (r == CUDA_SUCCESS)
+		r = s->context ? driver.cuCtxGetDevice(&s->device) : CUDA_ERROR_INVALID_CONTEXT;
+	if (r != CUDA_SUCCESS)
+		s->context = NULL;
+	return r;
+}
+
 CUresult managed_to_device(struct span *s, size_t from, size_t to, int writes)
 {
 	struct sending g = {.span = s, .writes = writes};
-	CUresult r, sent, waited;
+	CUresult r = settle(s), sent, waited;
 	struct entered e;
 
-	r = context_enter(&e, s->context);
+	if (r == CUDA_SUCCESS)
+		r = context_enter(&e, s->context);
 	if (r != CUDA_SUCCESS)
 		return r;
 	for (size_t i = from; r == CUDA_SUCCESS && i < to; i++)

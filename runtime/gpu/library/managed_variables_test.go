@@ -1,0 +1,201 @@
+package library
+
+import (
+	"testing"
+
+	"github.com/cryo-project/cryo/runtime/gpu/device"
+)
+
+// variablesSource is for programs that load variables.cubin of package fakecuda: its variables, and its kernel, which adds 3 to turns, has where point to it, and adds their numbers to the words of sums and marks.
+const variablesSource = `
+extern const char cubin[];
+__asm__(".section .rodata\n.balign 16\ncubin: .incbin \"../../../integration/fakecuda/variables.cubin\"\n.previous");
+enum { SUMS = 1000, MARKS = (3 << 20) / 8 };
+static void *module;
+static CUfunction change;
+static uint64_t *turns, *sum, *marks, **where;
+static void *variable(const char *name, size_t bytes)
+{
+	CUdeviceptr pointer;
+	size_t found;
+	MUST(cuModuleGetGlobal_v2(&pointer, &found, module, name));
+	IS(found, bytes);
+	return (void *)pointer;
+}
+static void load(const void *code)
+{
+	MUST(cuModuleLoadData(&module, code));
+	MUST(cuModuleGetFunction(&change, module, "fake_variables"));
+	turns = variable("fake_turns", 8);
+	sum = variable("fake_sums", 8 * SUMS);
+	marks = variable("fake_marks", 8 * MARKS);
+	where = variable("fake_where", 8);
+}
+static int run(void) { return cuLaunchKernel(change, 1, 1, 1, 1, 1, 1, 0, NULL, (void *[]){NULL}, NULL); }
+// are compares the variables with what they are after so many runs.
+static void are(uint64_t n)
+{
+	IS(*turns, 7 + 3 * n);
+	IS(*where == (n ? turns : NULL), 1);
+	for (size_t i = 0; i < SUMS; i++)
+		IS(sum[i], (i < 2 ? i + 1 : 0) + n * i);
+	for (size_t i = 0; i < MARKS; i += 101)
+		IS(marks[i], n * i);
+}
+static int is_managed(const void *p)
+{
+	unsigned is = 0;
+	int r = cuPointerGetAttribute(&is, CU_POINTER_ATTRIBUTE_IS_MANAGED, (CUdeviceptr)p);
+	return r ? -r : (int)is;
+}
+`
+
+// TestManagedVariables changes managed variables of a module on the host and on the device, and hands them over. Another module has variables of its own.
+func TestManagedVariables(t *testing.T) {
+	r, path := managedProgram(t, variablesSource+`
+int main(void)
+{
+	uint64_t *before, n = 0;
+	char step[64];
+	void *first;
+	begin();
+	load(cubin);
+	are(0);
+	IS(is_managed(sum + 999), 1);
+	while (next(step)) {
+		if (!strcmp(step, "run")) {
+			MUST(run());
+			are(++n);
+		} else if (!strcmp(step, "write")) { // what a run would have made of them
+			*turns += 3;
+			*where = turns;
+			for (size_t i = 0; i < SUMS; i++)
+				sum[i] += i;
+			for (size_t i = 0; i < MARKS; i++)
+				marks[i] += i;
+			are(++n);
+		} else if (!strcmp(step, "again")) {
+			first = module;
+			before = turns;
+			load(cubin);
+			IS(turns == before, 0);
+			are(0);
+			MUST(run());
+			MUST(cuModuleUnload(first));
+			IS(is_managed(before) == 1, 0);
+			are(n = 1);
+		} else {
+			return 1;
+		}
+		printf("done %s\n", step);
+	}
+	MUST(cuModuleUnload(module));
+	IS(is_managed(turns) == 1, 0);
+	MUST(cuCtxDestroy_v2(context));
+	printf("over\n");
+}`, 256)
+	a := r.steps(path).app(r)
+	for _, step := range []string{"run", "write", "again", "run", "write"} {
+		a.does(step)
+		pieces, files := a.take()
+		a.back(pieces, files)
+	}
+	a.does("run")
+	a.must(a.in.Close())
+	a.says("over")
+}
+
+// TestManagedVariablesOfFatBinary loads a fat binary, as programs of nvcc have it: PTX, a cubin that has no variables, and the cubin. The library takes what it knows.
+func TestManagedVariablesOfFatBinary(t *testing.T) {
+	r, path := managedProgram(t, variablesSource+`
+extern const char cubin_end[];
+__asm__(".section .rodata\ncubin_end:\n.previous");
+struct entry { uint16_t kind, version; uint32_t header; uint64_t bytes, rest[6]; };
+static struct { uint32_t magic; uint16_t version, header; uint64_t bytes; char rest[64 << 10]; } fat = {0xba55ed50, 1, 16, 0, ""};
+static void append(int kind, const void *data, size_t bytes)
+{
+	struct entry e = {kind, 257, sizeof(e), (bytes + 7) & ~(size_t)7, {0}};
+	memcpy(fat.rest + fat.bytes, &e, sizeof(e));
+	memcpy(fat.rest + fat.bytes + sizeof(e), data, bytes);
+	fat.bytes += sizeof(e) + e.bytes;
+}
+int main(void)
+{
+	struct { uint32_t magic, version; const void *data, *more; } wrapper = {0x466243b1, 1, &fat, NULL};
+	static const char ptx[] = ".version 9.0 .target sm_90 .visible .global .attribute(.managed) .u64 fake_turns;";
+	begin();
+	append(1, ptx, sizeof(ptx));
+	append(2, cubin, cubin_end - cubin);
+	load(&wrapper);
+	are(0);
+	MUST(run());
+	are(1);
+	MUST(cuModuleUnload(module));
+	load(&fat);
+	are(0);
+	MUST(run());
+	are(1);
+	printf("%s\n", is_managed(turns) == 1 ? "good" : "not managed");
+}`, 256)
+	if out := r.runs(path); out != "good\n" {
+		t.Error(out)
+	}
+}
+
+// TestManagedVariablesOfDriver: where the library finds no addresses, or the driver does not load what the library has changed, the variables are the driver's, which cannot be saved. The program does not notice.
+func TestManagedVariablesOfDriver(t *testing.T) {
+	for _, order := range []string{"cuMemAddressReserve 1 error 2", "cuModuleLoadData 1 error 209"} {
+		t.Run(order, func(t *testing.T) {
+			r, path := managedProgram(t, variablesSource+`
+int main(void)
+{
+	char step[64];
+	begin();
+	printf("ready\n");
+	next(step);
+	load(cubin);
+	are(0);
+	MUST(run());
+	MUST(cuCtxSynchronize());
+	are(1);
+	printf("good\n");
+	next(step);
+}`, 256)
+			s := r.steps(path)
+			s.says("ready")
+			r.Order(order)
+			s.ask("go on")
+			s.says("good")
+			k, pid := newHelper(t, r), []int{s.cmd.Process.Pid}
+			if got, err := k.Lock(t.Context(), pid, patient); err != nil || got[0].Code != 0 {
+				t.Fatal(got, err)
+			}
+			if got, err := k.Checkpoint(t.Context(), pid); err != nil || got[0].Code != device.NotSupported {
+				t.Errorf("%v, %v", got, err)
+			}
+		})
+	}
+}
+
+// TestManagedVariablesLast: variables outlast the context that they were used in.
+func TestManagedVariablesLast(t *testing.T) {
+	r, path := managedProgram(t, variablesSource+`
+int main(void)
+{
+	begin();
+	load(cubin);
+	MUST(run());
+	MUST(cuCtxDestroy_v2(context));
+	are(1);
+	MUST(cuCtxCreate_v2(&context, 0, 0));
+	*turns = 7;
+	load(cubin); // the driver may have the same handle for it
+	are(0);
+	MUST(run());
+	are(1);
+	printf("good\n");
+}`, 256)
+	if out := r.runs(path); out != "good\n" {
+		t.Error(out)
+	}
+}
