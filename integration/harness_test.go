@@ -24,6 +24,16 @@ func pair(t *testing.T) (a, b *lab.Host) {
 // newHost is a host of the test's own, with the base image.
 func newHost(t *testing.T, name string, o lab.HostOptions) *lab.Host {
 	t.Helper()
+	h := emptyHost(t, name, o)
+	if err := h.Import(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// emptyHost is a host of the test's own, without any image.
+func emptyHost(t *testing.T, name string, o lab.HostOptions) *lab.Host {
+	t.Helper()
 	h, err := shared.lab.Host(t.Context(), name, o)
 	if err != nil {
 		t.Fatal(err)
@@ -36,9 +46,6 @@ func newHost(t *testing.T, name string, o lab.HostOptions) *lab.Host {
 			t.Error(err)
 		}
 	})
-	if err := h.Import(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	return h
 }
 

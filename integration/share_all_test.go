@@ -12,18 +12,14 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// TestStoreShared has containerd know what a host's store has: each blob is one file in both stores, containerd's collection leaves it alone, and removes it with the snapshot. A name that moves takes the
+// TestStoreShared has a containerd that has nothing know what a host's store has: each blob is one file in both stores, containerd's collection leaves it alone, and removes it with the snapshot. A name that moves takes the
 // image along; an image of the user's by that name stays.
 func TestStoreShared(t *testing.T) {
 	path, before := pushedMarked(t, nil, "count")
 	ref := shared.registry.Reference(path)
-	h := newHost(t, "shares", lab.HostOptions{CryoConfig: "[store]\ncontainerd = \"peers\"\n"})
+	h := emptyHost(t, "shares", lab.HostOptions{CryoConfig: "[store]\ncontainerd = \"peers\"\n"})
 	ctr := func(args ...string) lab.Result {
 		return h.Ctr(t.Context(), append([]string{"-n", "peers"}, args...)...)
-	}
-	collect := func() { // containerd removes what nothing needs
-		must(t, ctr("leases", "create", "--id", "collect"))
-		must(t, ctr("leases", "delete", "--sync", "collect"))
 	}
 	images := func() string { return must(t, ctr("images", "ls")).Stdout }
 
@@ -46,7 +42,7 @@ func TestStoreShared(t *testing.T) {
 	}
 	one := func(when string) {
 		t.Helper()
-		collect()
+		collect(t, h, "peers")
 		for _, blob := range blobs {
 			own, err := os.Stat(filepath.Join(h.CryoRoot(), "store/blobs/sha256", blob))
 			theirs, failed := os.Stat(contentPath(h, blob))
@@ -75,7 +71,7 @@ func TestStoreShared(t *testing.T) {
 	if list := images(); strings.Contains(list, path) {
 		t.Errorf("after both names were removed:\n%s", list)
 	}
-	collect()
+	collect(t, h, "peers")
 	eventually(t, "containerd has no blob", 10*time.Second, func() bool {
 		for _, blob := range blobs {
 			if _, err := os.Stat(contentPath(h, blob)); err == nil {
@@ -91,6 +87,13 @@ func TestStoreShared(t *testing.T) {
 	must(t, h.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--wait"))
 	one("after a restore")
 	goneOn(t, before, await(t, h, id))
+}
+
+// collect has containerd remove what nothing needs.
+func collect(t *testing.T, h *lab.Host, namespace string) {
+	t.Helper()
+	must(t, h.Ctr(t.Context(), "-n", namespace, "leases", "create", "--id", "collect"))
+	must(t, h.Ctr(t.Context(), "-n", namespace, "leases", "delete", "--sync", "collect"))
 }
 
 // contentPath is where a host's containerd has a blob.

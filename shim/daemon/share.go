@@ -95,6 +95,11 @@ func share(ctx context.Context, s *store.Store, o Options) error {
 		return errors.Join(append(failed, err)...)
 	}
 	blobs := filepath.Join(plugin.GetPlugin().GetExports()["root"], "blobs", digest.SHA256.String())
+	if len(wanted) > 0 {
+		if err := os.MkdirAll(blobs, 0o755); err != nil { // containerd makes it when it has a first blob
+			return errors.Join(append(failed, fmt.Errorf("share a blob: %w", err))...)
+		}
+	}
 	for _, i := range wanted {
 		if err := shareImage(ctx, client, s, i, blobs); err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", i.Name, err))
