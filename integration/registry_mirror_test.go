@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -34,16 +35,25 @@ func mirrored(t *testing.T, h *lab.Host, address string) {
 	})
 }
 
+// request is one that a registry has answered.
+type request struct {
+	method, what string // what is below the repository: manifests/ or blobs/, and a tag or digest
+	status       int
+	bytes        int64 // of the answer's body that were sent
+}
+
 // requests lists what a registry was asked for of a repository, but for lists of signatures, which are asked of the registry alone.
-func requests(t *testing.T, r *lab.Registry, repository string) (all []string) {
+func requests(t *testing.T, r *lab.Registry, repository string) (all []request) {
 	t.Helper()
 	log, err := os.ReadFile(filepath.Join(r.Dir, "registry.log"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, found := range regexp.MustCompile(`"(GET|HEAD) /v2/`+repository+`/(\S+) `).FindAllStringSubmatch(string(log), -1) {
+	for _, found := range regexp.MustCompile(`"(GET|HEAD) /v2/`+repository+`/(\S+) HTTP/[0-9.]+" (\d+) (\d+) `).FindAllStringSubmatch(string(log), -1) {
 		if what := found[2]; !strings.HasPrefix(what, "referrers/") && !strings.HasPrefix(what, "manifests/sha256-") {
-			all = append(all, found[0])
+			status, _ := strconv.Atoi(found[3]) // the expression has digits alone
+			bytes, _ := strconv.ParseInt(found[4], 10, 64)
+			all = append(all, request{found[1], what, status, bytes})
 		}
 	}
 	return all
@@ -63,7 +73,7 @@ func TestRegistryMirror(t *testing.T) {
 		before := len(requests(t, shared.registry, "artifact/"+f.id))
 		thaw(t, b, f, f.ref)
 		if more := requests(t, shared.registry, "artifact/"+f.id)[before:]; len(more) > 0 {
-			t.Errorf("the registry was asked for %q", more)
+			t.Errorf("the registry was asked for %v", more)
 		}
 		if len(requests(t, mirror, "artifact/"+f.id)) == 0 {
 			t.Error("the mirror got none")

@@ -98,5 +98,10 @@ func collect(t *testing.T, h *lab.Host, namespace string) {
 
 // contentPath is where a host's containerd has a blob.
 func contentPath(h *lab.Host, encoded string) string {
-	return filepath.Join(h.Dir, "containerd", "io.containerd.content.v1.content", "blobs", "sha256", encoded)
+	return filepath.Join(contentRoot(h), "blobs", "sha256", encoded)
+}
+
+// contentRoot is where a host's containerd has its content.
+func contentRoot(h *lab.Host) string {
+	return filepath.Join(h.Dir, "containerd", "io.containerd.content.v1.content")
 }

@@ -12,6 +12,7 @@ import (
 	_ "github.com/google/go-containerregistry/cmd/crane"
 	_ "github.com/goreleaser/nfpm/v2/cmd/nfpm"
 	_ "github.com/opencontainers/runc"
+	_ "github.com/spegel-org/spegel"
 	_ "golang.org/x/vuln/cmd/govulncheck"
 	_ "honnef.co/go/tools/cmd/staticcheck"
 	_ "oras.land/oras/cmd/oras"
