@@ -183,18 +183,19 @@ func (s *groupSource) place(o *groupObject, pods []groupPod) error {
 	return nil
 }
 
-// randomName is how many characters controllers add to the names of pods. Source: Kubernetes, apiserver/pkg/storage/names.
-const randomName = 5
+// randomName is how many characters the API server adds to the names of pods, and generatedName how many it keeps of what their controller has begun with. Source: Kubernetes, apiserver/pkg/storage/names.
+const randomName, generatedName = 5, 58
 
 // memberOf returns the member of the index that the pod restores. It is the one that the pod's annotation names, else the one with the pod's name, else the only one whose name differs in nothing but the characters that a controller has added.
 func (p groupPod) memberOf(index image.Group) (string, error) {
 	named, given := p.Annotations[worker.MemberAnnotation]
+	begun := p.GenerateName[:min(len(p.GenerateName), generatedName)]
 	var like []string
 	for _, m := range index.Members {
 		switch {
 		case given && m.Name == named, !given && m.Name == p.Name:
 			return m.Name, nil
-		case !given && p.GenerateName != "" && len(m.Name) == len(p.GenerateName)+randomName && strings.HasPrefix(m.Name, p.GenerateName):
+		case !given && begun != "" && len(m.Name) == len(begun)+randomName && strings.HasPrefix(m.Name, begun):
 			like = append(like, m.Name)
 		}
 	}

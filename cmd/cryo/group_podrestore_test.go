@@ -30,6 +30,8 @@ func TestGroupPlace(t *testing.T) {
 	zero, one := restoringPod(t, "new-a", "n2", member("rank-0-x7k2p")...), restoringPod(t, "rank-1-9zq4b", "n1")
 	job := restoringPod(t, "rank-0-abcde", "n2", `"uid"`, `"generateName": "rank-0-", "uid"`)
 	ended := restoringPod(t, "rank-0-x7k2p", "n1", "Pending", "Failed")
+	long := strings.Repeat("long-", 11) + "lau" // of 58 characters
+	cut := restoringPod(t, long+"abcde", "n2", `"uid"`, `"generateName": "`+long+`ncher-", "uid"`)
 	for name, c := range map[string]struct {
 		pods   []groupPod
 		want   []groupPlan
@@ -58,6 +60,10 @@ func TestGroupPlace(t *testing.T) {
 				t.Errorf("%s: the coordinator names another member for %s", name, p.Name)
 			}
 		}
+	}
+	cutting := groupSource{index: image.Group{Members: []image.GroupMember{{Name: long + "9zq4b"}}}}
+	if err := cutting.place(o, []groupPod{cut}); err != nil || len(cutting.absent) > 0 {
+		t.Errorf("a long name: %+v, %v", cutting, err)
 	}
 	alike := image.Group{Members: []image.GroupMember{{Name: "rank-0-x7k2p"}, {Name: "rank-0-9zq4b"}}}
 	for name, c := range map[string]struct {
