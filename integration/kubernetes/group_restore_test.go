@@ -49,6 +49,9 @@ func shareRoots(t *testing.T) {
 	}
 }
 
+// restoreGroup is the annotation of a pod that names its CheckpointGroup.
+const restoreGroup = "io.cryo.restore-group"
+
 // ringRestore is the restore of a ring: pods that are created for it.
 type ringRestore struct {
 	group, label string
@@ -59,12 +62,12 @@ type ringRestore struct {
 // restore asks for the restore of a ring, each pod on the other node. change changes the i-th pod; nil: none.
 func (r podRing) restore(t *testing.T, ref, spec string, change func(i int, p *pod)) ringRestore {
 	t.Helper()
-	again := ringRestore{group: name(t), label: name(t)}
-	apply(t, fmt.Sprintf("apiVersion: io.cryo/v1alpha1\nkind: CheckpointGroup\nmetadata: {name: %s}\nspec:\n  operation: Restore\n  selector: {matchLabels: {ring: %s}}\n  reference: %s\n%s",
-		again.group, again.label, shared.Registry.Reference(ref), indent(spec, "  ")))
+	label := name(t)
+	again := ringRestore{group: name(t), label: ringLabel + ": " + label}
+	newGroup(t, again.group, again.label, shared.Registry.Reference(ref), restores+spec)
 	for i, old := range r.pods {
-		p := ringPod(t, other(old.Spec.NodeName), again.label, "restartPolicy: Never")
-		p.annotations = map[string]string{"io.cryo.restore-group": again.group, "io.cryo.restore-member": old.Metadata.Name}
+		p := ringPod(t, other(old.Spec.NodeName), label, "restartPolicy: Never")
+		p.annotations = map[string]string{restoreGroup: again.group, "io.cryo.restore-member": old.Metadata.Name}
 		if change != nil {
 			change(i, &p)
 		}
@@ -160,18 +163,18 @@ func waits(t *testing.T, group, member string) {
 	}
 }
 
-// TestPodGroupRestore takes rings of two and four pods, which end, and restores them as other pods, each on another node and with another address: no message is lost. The restored pods are taken in step once more.
+// TestPodGroupRestore takes rings of two and eight pods, which end, and restores them as other pods, each on another node and with another address: no message is lost. The restored pods are taken in step once more.
 // The last pod comes late: until then the status names its member. A container of them that is killed is started, and not restored again.
 func TestPodGroupRestore(t *testing.T) {
 	shareRoots(t)
 	serveNodes(t)
-	for _, members := range []int{2, 4} {
+	for _, members := range []int{2, 8} {
 		t.Run(fmt.Sprint(members), func(t *testing.T) {
 			r := newPodRing(t, members, "restartPolicy: Never")
 			ref, was := r.ended(t)
 			again := r.restore(t, ref, "", func(i int, p *pod) {
 				if p.spec = ""; i == members-1 {
-					waits(t, p.annotations["io.cryo.restore-group"], p.annotations["io.cryo.restore-member"])
+					waits(t, p.annotations[restoreGroup], p.annotations["io.cryo.restore-member"])
 				}
 			})
 			g := ends(t, again.group)
@@ -244,7 +247,7 @@ func TestPodGroupRestoreBad(t *testing.T) {
 			if p.spec = ""; i == 0 {
 				return
 			}
-			waits(t, p.annotations["io.cryo.restore-group"], r.pods[i].Metadata.Name)
+			waits(t, p.annotations[restoreGroup], r.pods[i].Metadata.Name)
 			victim := other(p.node.Name)
 			if err := syscall.Kill(servicePID(t, victim), syscall.SIGKILL); err != nil {
 				t.Fatal(err)
@@ -331,7 +334,7 @@ func TestPodGroupRestoreLeft(t *testing.T) {
 		uid, phase string
 	}{{"another", "Running"}, {pod.Metadata.UID, "Failed"}} {
 		group := name(t)
-		apply(t, fmt.Sprintf("apiVersion: io.cryo/v1alpha1\nkind: CheckpointGroup\nmetadata: {name: %s}\nspec:\n  operation: Restore\n  selector: {matchLabels: {ring: none}}\n  reference: %s\n", group, shared.Registry.Reference("groups/none:1")))
+		newGroup(t, group, "ring: none", shared.Registry.Reference("groups/none:1"), restores)
 		must(t, shared.Kubectl(t.Context(), "patch", "checkpointgroup", group, "--subresource=status", "--type=merge", "--patch",
 			fmt.Sprintf(`{"status":{"phase":"Failed","reason":"x","nodes":{%q:{"instance":"earlier","members":{"x":{"uid":%q,"container":%q}}}}}}`, shared.A.Name, c.uid, id)))
 		renew(t, shared.A)

@@ -96,30 +96,45 @@ func servicePID(t *testing.T, n *cluster.Node) int {
 
 // podRing is a ring of pods, one after the other on another node.
 type podRing struct {
-	label string
+	label string // that selects the pods, as NAME: VALUE
 	pods  []*cluster.Pod
 }
+
+// ringLabel is the label of the pods of a ring that no controller makes.
+const ringLabel = "ring"
+
+// ringCommand is what a pod of a ring runs. A file has the address of the next pod.
+var ringCommand = []string{"sh", "-c", "until [ -s /srv/next ]; do sleep 0.1; done; exec workload ring --quiet --next $(cat /srv/next):7100"}
+
+// ringContainer has further fields of the container of a pod of a ring.
+const ringContainer = "env: [{name: GODEBUG, value: multipathtcp=0}]"
 
 // ringPod is a pod of a ring.
 func ringPod(t *testing.T, n *cluster.Node, label, spec string) pod {
 	return pod{
-		name: name(t), class: "cryo", node: n, labels: map[string]string{"ring": label}, spec: spec, container: "env: [{name: GODEBUG, value: multipathtcp=0}]",
-		command: []string{"sh", "-c", "until [ -s /srv/next ]; do sleep 0.1; done; exec workload ring --quiet --next $(cat /srv/next):7100"},
+		name: name(t), class: "cryo", node: n, labels: map[string]string{ringLabel: label}, spec: spec, container: ringContainer, command: ringCommand,
 	}
 }
 
-// newPodRing starts pods that send messages to each other. A file in each pod has the address of the next pod.
+// newPodRing starts pods that send messages to each other.
 func newPodRing(t *testing.T, members int, spec string) podRing {
 	t.Helper()
-	r := podRing{label: name(t)}
+	label := name(t)
+	r := podRing{label: ringLabel + ": " + label}
 	for i := range members {
-		r.pods = append(r.pods, run(t, ringPod(t, []*cluster.Node{shared.A, shared.B}[i%2], r.label, spec)))
+		r.pods = append(r.pods, run(t, ringPod(t, []*cluster.Node{shared.A, shared.B}[i%2], label, spec)))
 	}
+	r.close(t)
+	return r
+}
+
+// close writes the address of the next pod into each pod, and waits until the messages go round.
+func (r podRing) close(t *testing.T) {
+	t.Helper()
 	for i, p := range r.pods {
-		must(t, shared.Exec(t.Context(), p.Metadata.Name, "", "sh", "-c", "echo "+r.pods[(i+1)%members].Status.PodIP+" >/srv/next"))
+		must(t, shared.Exec(t.Context(), p.Metadata.Name, "", "sh", "-c", "echo "+r.pods[(i+1)%len(r.pods)].Status.PodIP+" >/srv/next"))
 	}
 	r.goesRound(t)
-	return r
 }
 
 // goesRound waits until each pod has sent and taken more messages than before. None is lost, or comes twice: else a member answers that it is damaged.
@@ -176,12 +191,21 @@ func groupNow(t *testing.T, name string) (g checkpointGroup) {
 	return g
 }
 
+// newGroup makes a CheckpointGroup of the pods with a label. spec has its further fields.
+func newGroup(t *testing.T, group, label, reference, spec string) {
+	t.Helper()
+	apply(t, fmt.Sprintf("apiVersion: io.cryo/v1alpha1\nkind: CheckpointGroup\nmetadata: {name: %s}\nspec:\n  selector: {matchLabels: {%s}}\n  reference: %s\n%s", group, label, reference, indent(spec, "  ")))
+}
+
+// restores is the field of a CheckpointGroup that is a restore.
+const restores = "operation: Restore\n"
+
 // checkpoint asks for a checkpoint of the ring.
 func (r podRing) checkpoint(t *testing.T, spec string) (group, ref string) {
 	t.Helper()
 	group = name(t)
 	ref = "groups/" + group + ":ring"
-	apply(t, fmt.Sprintf("apiVersion: io.cryo/v1alpha1\nkind: CheckpointGroup\nmetadata: {name: %s}\nspec:\n  selector: {matchLabels: {ring: %s}}\n  reference: %s\n%s", group, r.label, shared.Registry.Reference(ref), indent(spec, "  ")))
+	newGroup(t, group, r.label, shared.Registry.Reference(ref), spec)
 	return group, ref
 }
 
@@ -241,10 +265,10 @@ func (r podRing) published(t *testing.T, g checkpointGroup, ref string) {
 	}
 }
 
-// TestPodGroup takes two and four pods on two nodes in step, by their label: they run on, and then they end.
+// TestPodGroup takes two and eight pods on two nodes in step, by their label: they run on, and then they end.
 func TestPodGroup(t *testing.T) {
 	serveNodes(t)
-	for _, members := range []int{2, 4} {
+	for _, members := range []int{2, 8} {
 		t.Run(fmt.Sprint(members), func(t *testing.T) {
 			r := newPodRing(t, members, "restartPolicy: Never")
 			group, ref := r.checkpoint(t, "")
@@ -276,13 +300,13 @@ func TestPodGroup(t *testing.T) {
 			t.Errorf("%s: %+v", c.spec, g.Status)
 		}
 	}
-	nobody := podRing{label: "nobody"}
+	nobody := podRing{label: "ring: nobody"}
 	group, _ := nobody.checkpoint(t, "")
 	if g := ends(t, group); !strings.Contains(g.Status.Reason, "matches no pod") {
 		t.Errorf("%+v", g.Status)
 	}
 	elsewhere := name(t)
-	apply(t, fmt.Sprintf("apiVersion: io.cryo/v1alpha1\nkind: CheckpointGroup\nmetadata: {name: %s}\nspec:\n  selector: {matchLabels: {ring: %s}}\n  reference: elsewhere.example/x:1\n", elsewhere, r.label))
+	newGroup(t, elsewhere, r.label, "elsewhere.example/x:1", "")
 	if g := ends(t, elsewhere); !strings.Contains(g.Status.Reason, "repositories under [checkpoint]") {
 		t.Errorf("%+v", g.Status)
 	}
@@ -352,7 +376,7 @@ func (at turnstile) set(t *testing.T, n *cluster.Node) (open func()) {
 	t.Helper()
 	policy := fmt.Sprintf(turnstilePolicy, n.Name, at.passes)
 	apply(t, policy)
-	group, _ := podRing{label: "nobody"}.checkpoint(t, "")
+	group, _ := podRing{label: "ring: nobody"}.checkpoint(t, "")
 	ends(t, group)
 	eventually(t, "the turnstile", func() bool {
 		r := shared.Kubectl(t.Context(), "patch", "checkpointgroup", group, "--subresource=status", "--type=merge", "--dry-run=server",
