@@ -213,9 +213,10 @@ KUBERNETES = integration/kubernetes/tools
 PINNED     = $(addprefix $(KUBERNETES)/,go.mod go.sum tools.go)
 COMPONENTS = kubelet kube-apiserver kube-controller-manager kube-scheduler kubectl etcd
 CNI        = host-local bridge loopback portmap
+JOBS       = jobset lws mpi-operator
 
 .PHONY: kubernetes
-kubernetes: bin/kubernetes/components bin/kubernetes/critest $(addprefix bin/kubernetes/cni/,$(CNI)) ## build the pinned Kubernetes, etcd, CNI plugins and critest into bin/kubernetes/
+kubernetes: bin/kubernetes/components bin/kubernetes/critest $(addprefix bin/kubernetes/cni/,$(CNI)) $(patsubst %,bin/kubernetes/%/manager,$(JOBS)) ## build the pinned Kubernetes, etcd, CNI plugins, critest and controllers of jobs into bin/kubernetes/
 	@for name in $(COMPONENTS); do ln -sf components bin/kubernetes/$$name; done
 	@$(GO) build -ldflags "-s -w" -o bin/kubernetes/standin ./integration/kubernetes/standin $(QUIETLY)
 
@@ -244,8 +245,23 @@ bin/kubernetes/cni/%: $(PINNED)
 	$(GO) build -ldflags "-s -w" -o ../../../$@ $$package $(QUIETLY)
 	@touch $@
 
+# Controllers of jobs, each with its manifests. Each is built in its own module, with the dependencies that it was released with: no module has versions that all compile with.
+bin/kubernetes/jobset/manager: SOURCE = sigs.k8s.io/jobset@v0.10.1 . config
+bin/kubernetes/lws/manager: SOURCE = sigs.k8s.io/lws@v0.7.0 ./cmd config
+bin/kubernetes/mpi-operator/manager: SOURCE = github.com/kubeflow/mpi-operator@v0.6.0 ./cmd/mpi-operator deploy
+bin/kubernetes/%/manager: Makefile
+	@echo "building the pinned controller $*"
+	@read -r module package manifests <<<"$(SOURCE)"; \
+	dir=$$($(GO) mod download -json "$$module" | sed -n 's/^\t"Dir": "\(.*\)",\?$$/\1/p'); \
+	rm -rf $(@D); \
+	mkdir -p $(@D); \
+	cp -r --no-preserve=mode "$$dir/$$manifests" $(@D)/; \
+	cd "$$dir"; \
+	$(GO) build -ldflags "-s -w" -o $(CURDIR)/$@ "$$package" $(QUIETLY)
+
 .PHONY: kubernetes-test
-kubernetes-test: deps build fakecuda kubernetes tools ## run the tests under Kubernetes' own components, two nodes and a registry on this machine (as root)
+kubernetes-test: PACKAGES += mmdebstrap
+kubernetes-test: deps build fakecuda kubernetes tools bin/programs/mpi.tar ## run the tests under Kubernetes' own components, two nodes and a registry on this machine (as root)
 	@$(GO) run ./integration/runner $(RUNFLAGS) --tier kubernetes
 
 .PHONY: kubernetes-bench

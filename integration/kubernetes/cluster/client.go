@@ -74,13 +74,13 @@ func (c *Cluster) kubectl(ctx context.Context, stdin string, args []string) lab.
 }
 
 // Apply makes objects as "kubectl apply" does.
-func (c *Cluster) Apply(ctx context.Context, yaml string) error {
-	return c.kubectl(ctx, yaml, []string{"apply", "--filename=-"}).Err()
+func (c *Cluster) Apply(ctx context.Context, yaml string, flags ...string) error {
+	return c.kubectl(ctx, yaml, append([]string{"apply", "--filename=-"}, flags...)).Err()
 }
 
 // Delete deletes objects as "kubectl delete" does, and waits until they are gone. That there are none is no error.
-func (c *Cluster) Delete(ctx context.Context, yaml string) error {
-	return c.kubectl(ctx, yaml, []string{"delete", "--filename=-", "--ignore-not-found", "--timeout=2m"}).Err()
+func (c *Cluster) Delete(ctx context.Context, yaml string, flags ...string) error {
+	return c.kubectl(ctx, yaml, append([]string{"delete", "--filename=-", "--ignore-not-found", "--timeout=2m"}, flags...)).Err()
 }
 
 // Exec runs a command in a container of a pod of namespace default; container "" is the first.

@@ -139,7 +139,8 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	server, err := c.launch("kube-apiserver", "--etcd-servers="+etcd, "--cert-dir="+certificates, "--bind-address="+c.address(), "--advertise-address="+c.address(),
 		"--secure-port=443", fmt.Sprintf("--service-cluster-ip-range=10.211.%d.0/24", c.Lab.Number()), "--authorization-mode=Node,RBAC",
 		"--token-auth-file="+filepath.Join(c.dir, "tokens.csv"), "--allow-privileged", "--kubelet-preferred-address-types=InternalIP",
-		"--service-account-issuer=https://kubernetes.default", "--service-account-key-file="+key, "--service-account-signing-key-file="+key)
+		"--service-account-issuer=https://kubernetes.default", "--service-account-key-file="+key, "--service-account-signing-key-file="+key,
+		"--enable-aggregator-routing") // webhooks are reached by their pods' addresses: services have none
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 // Package cluster runs Kubernetes' own components on hosts of package lab, for tests and experiments: etcd, kube-apiserver, kube-controller-manager and
 // kube-scheduler on the machine, a kubelet beside the containerd of each node, a registry from which the nodes pull every image. Pods of all nodes
-// reach each other and the API server. Each node has two GPUs by the fake driver of integration/fakecuda. There is no kube-proxy and no DNS: services have no addresses but the API server's.
+// reach each other and the API server. Each node has two GPUs by the fake driver of integration/fakecuda. There is no kube-proxy and no DNS: services have no addresses but the API server's,
+// which reaches webhooks by the addresses of their pods.
 //
 // A lab has the number N, and so:
 //

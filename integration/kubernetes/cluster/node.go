@@ -83,6 +83,7 @@ enforceNodeAllocatable: []
 evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}
 imageGCHighThresholdPercent: 100
 registryPullQPS: 0
+syncFrequency: 5s # so late does a Secret reach the files of a pod
 eventRecordQPS: 0
 serializeImagePulls: false
 resolvConf: /etc/resolv.conf
