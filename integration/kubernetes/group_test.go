@@ -265,10 +265,10 @@ func (r podRing) published(t *testing.T, g checkpointGroup, ref string) {
 	}
 }
 
-// TestPodGroup takes two and eight pods on two nodes in step, by their label: they run on, and then they end.
+// TestPodGroup takes two and four pods on two nodes in step, by their label: they run on, and then they end.
 func TestPodGroup(t *testing.T) {
 	serveNodes(t)
-	for _, members := range []int{2, 8} {
+	for _, members := range []int{2, 4} {
 		t.Run(fmt.Sprint(members), func(t *testing.T) {
 			r := newPodRing(t, members, "restartPolicy: Never")
 			group, ref := r.checkpoint(t, "")
