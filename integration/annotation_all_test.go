@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -59,6 +60,34 @@ func TestAnnotation(t *testing.T) {
 	goneOn(t, before, await(t, h, id))
 	remove(t.Context(), h, id)
 	must(t, h.Cryo(t.Context(), "rm", again))
+}
+
+// TestAnnotationLinkedMount restores a container with a read-only mount at a path that leads through a symbolic link of its image, as the service account of a pod is at /var/run/secrets, and Debian has /run for /var/run.
+// Its snapshot is restored again on another host.
+func TestAnnotationLinkedMount(t *testing.T) {
+	a, _ := pair(t)
+	id := name(t)
+	data := filepath.Join(a.Dir, "linked")
+	if err := errors.Join(os.MkdirAll(data, 0o755), os.WriteFile(filepath.Join(data, "token"), []byte("a token"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	mounts := []string{"--mount", "type=bind,src=" + data + ",dst=/var/run/secrets/token,options=rbind:ro"}
+	path, before := pushedMarked(t, mounts, "count")
+	ref := shared.registry.Reference(path)
+	b := annotationHost(t, "linked", shared.registry.Address)
+	for range 2 {
+		must(t, runFrom(t, b, id, ref, mounts, "workload", "count"))
+		goneOn(t, before, await(t, b, id))
+		if token := must(t, b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "read", id, "cat", "/run/secrets/token/token")).Stdout; token != "a token" {
+			t.Errorf("it reads %q", token)
+		}
+		if r := b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "write", id, "touch", "/var/run/secrets/token/new"); r.Code == 0 || !strings.Contains(r.Stderr+r.Stdout, "Read-only file system") {
+			t.Errorf("it can write where it may not: %+v", r)
+		}
+		must(t, b.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
+		remove(t.Context(), b, id)
+		must(t, b.Cryo(t.Context(), "rm", ref))
+	}
 }
 
 // TestAnnotationArrives has the container answer while its memory is still in the registry, with no client there any more.

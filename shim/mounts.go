@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image/trust"
 )
 
 // followLinks replaces sources of bind mounts that are symbolic links by what they lead to, before a restore. runc follows them
@@ -22,4 +24,15 @@ func (b bundle) followLinks(spec *specs.Spec) {
 			spec.Mounts[i].Source = found
 		}
 	}
+}
+
+// placeMounts writes into the bundle's specification where mounts are in the root file system, which is mounted now and does not change any more. What the reviews and the comparison with the restored container look for,
+// is there, and runc finds the same.
+func (c *container) placeMounts() error {
+	return c.bundle.changeSpec(func(spec *specs.Spec) (err error) {
+		if spec.Root != nil {
+			spec.Mounts, err = trust.PlaceMounts(c.bundle.rootfs(spec), spec.Mounts)
+		}
+		return err
+	})
 }

@@ -212,6 +212,9 @@ func whileRuns(ctx context.Context, pid int) (context.Context, func()) {
 
 func (s *service) restore(in *admission, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
 	ctx := in.ctx
+	if err := c.placeMounts(); err != nil {
+		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
+	}
 	if err := reviewFiles(ctx, c); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}

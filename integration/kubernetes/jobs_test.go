@@ -304,7 +304,7 @@ func TestMPIJob(t *testing.T) {
 		controller: mpiController, kind: "mpijob", label: mpiLabel, members: 3, work: &mpiWork{},
 		object: func(name, group string) string {
 			replica := func(script string) string {
-				p := pod{image: image, spec: "automountServiceAccountToken: false", command: []string{"bash", "-c", script}, container: fmt.Sprintf("env: [{name: RING, value: %q}]", ring)}
+				p := pod{image: image, command: []string{"bash", "-c", script}, container: fmt.Sprintf("env: [{name: RING, value: %q}]", ring)}
 				return template(p, mpiLabel+": "+name, group, "      ")
 			}
 			return fmt.Sprintf(`apiVersion: kubeflow.org/v2beta1

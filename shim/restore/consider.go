@@ -66,6 +66,9 @@ func (p *Plan) checkImages(ctx context.Context, dir string) error {
 		return err
 	}
 	spec := *p.Spec
+	if p.placed != nil {
+		spec.Mounts = p.placed
+	}
 	if g := p.Snapshot.Config.GPU; g != nil && g.Library != nil {
 		// The shim mounts this host's, which has to be the same.
 		spec.Mounts = append(slices.Clone(spec.Mounts), specs.Mount{Destination: library.Inner, Type: "bind"})

@@ -35,6 +35,8 @@ type Options struct {
 	GPUs   GPUOptions
 	// Spec is the container's own specification, by which the snapshot is confined; nil: it has the snapshot's, which Policy confines.
 	Spec *specs.Spec
+	// Placed are the mounts of Spec where they are in the container's root file system ([trust.PlaceMounts]); nil: that is not known.
+	Placed []specs.Mount
 	// Ordered: Spec was made from that of the snapshot with this digest, and is not compared with it. Else there is no digest.
 	Ordered bool
 	Digest  digest.Digest

@@ -37,8 +37,9 @@ type Plan struct {
 	GPUs     GPUs
 	Warnings []string
 
-	compared image.Config // with this host
-	was      *specs.Spec  // of the snapshot's container; nil: nothing is restored into a container
+	compared image.Config  // with this host
+	placed   []specs.Mount // those of Spec, in the root file system; nil: it is not known
+	was      *specs.Spec   // of the snapshot's container; nil: nothing is restored into a container
 }
 
 // newPlan decides how a snapshot is restored, or why not.
@@ -111,7 +112,7 @@ func AppArmor() bool {
 // adopt decides how the snapshot is restored into a container that has a specification of its own, where was is the snapshot's.
 func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, o Options) error {
 	g := p.Snapshot.Config.GPU
-	p.Spec, p.Policy = o.Spec, o.Policy
+	p.Spec, p.Policy, p.placed = o.Spec, o.Policy, o.Placed
 	if !o.Ordered {
 		byGPUs, err := editsOf(o.Config.GPU, g, o.Spec)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
@@ -195,11 +197,26 @@ func mounted(ctx context.Context, target []*types.Mount, do func(root string) er
 	return err
 }
 
+// placedMounts returns the mounts of a specification where they are in the container's root file system. Only bind mounts may have been put elsewhere.
+func (v *serving) placedMounts(spec *specs.Spec) (placed []specs.Mount, err error) {
+	if !slices.ContainsFunc(spec.Mounts, trust.IsBindMount) {
+		return spec.Mounts, nil
+	}
+	err = mount.WithReadonlyTempMount(v.ctx, mount.FromProto(v.request.Rootfs), func(root string) (err error) {
+		placed, err = trust.PlaceMounts(root, spec.Mounts)
+		return err
+	})
+	return placed, err
+}
+
 // prepareAll prepares the snapshot for a container that exists. ordinary: the container's image is no snapshot's, and it asks for none.
 func (v *serving) prepareAll() (ordinary bool, err error) {
 	o, ordinary, err := v.options()
 	if err != nil || ordinary {
 		return ordinary, err
+	}
+	if o.Placed, err = v.placedMounts(o.Spec); err != nil {
+		return false, err
 	}
 	if err := v.prepare(o, o.RequireSignature); err != nil {
 		return false, err
