@@ -9,6 +9,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/record"
@@ -137,10 +138,12 @@ func (p *Pusher) putImage(ctx context.Context, desc ocispec.Descriptor) (ocispec
 		p.image.named.NoImage = err
 		return desc, nil
 	}
-	if err := p.repo.untagged().put(ctx, &meter{counts: p.o.Counts}, nil, made.Config, made.Manifest, made.Index); err != nil {
-		return desc, err
-	}
-	if err := p.putBase(ctx); err != nil {
+	both, ctx := errgroup.WithContext(ctx) // a registry takes some milliseconds for each
+	both.Go(func() error {
+		return p.repo.untagged().put(ctx, &meter{counts: p.o.Counts}, nil, made.Config, made.Manifest, made.Index)
+	})
+	both.Go(func() error { return p.putBase(ctx) })
+	if err := both.Wait(); err != nil {
 		return desc, err
 	}
 	p.image.named = Named{Index: made.Index.Descriptor.Digest, Image: made.Manifest.Descriptor.Digest}
