@@ -133,7 +133,7 @@ type sequence struct {
 	frozen bool      // perhaps, by this checkpoint
 	paused bool      // perhaps, by this checkpoint and before the dump: CRIU leaves it frozen
 	watch  watch
-	parts  parts // and how long each took
+	parts  parts       // and how long each took
 	fences []io.Closer // keep packets from the container
 
 	outgoing Outgoing
