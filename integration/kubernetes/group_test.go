@@ -300,8 +300,8 @@ func TestPodGroup(t *testing.T) {
 			t.Errorf("%s: %+v", c.spec, g.Status)
 		}
 	}
-	nobody := podRing{label: "ring: nobody"}
-	group, _ := nobody.checkpoint(t, "")
+	none := podRing{label: "ring: none"}
+	group, _ := none.checkpoint(t, "")
 	if g := ends(t, group); !strings.Contains(g.Status.Reason, "matches no pod") {
 		t.Errorf("%+v", g.Status)
 	}
@@ -376,7 +376,7 @@ func (at turnstile) set(t *testing.T, n *cluster.Node) (open func()) {
 	t.Helper()
 	policy := fmt.Sprintf(turnstilePolicy, n.Name, at.passes)
 	apply(t, policy)
-	group, _ := podRing{label: "ring: nobody"}.checkpoint(t, "")
+	group, _ := podRing{label: "ring: none"}.checkpoint(t, "")
 	ends(t, group)
 	eventually(t, "the turnstile", func() bool {
 		r := shared.Kubectl(t.Context(), "patch", "checkpointgroup", group, "--subresource=status", "--type=merge", "--dry-run=server",

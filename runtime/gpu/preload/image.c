@@ -293,7 +293,7 @@ static int relocate_all(const struct cubin *c, const struct image *i)
 	return 1;
 }
 
-// place has the managed variables of a cubin be no more of the driver's: they stay as variables of the device without a name, which nothing refers to.
+// place takes the managed variables of a cubin from the driver, for which they become variables of the device without a name, to which nothing refers. False: it cannot.
 static int place(struct cubin *c, void *with)
 {
 	struct image *i = with;

@@ -6,9 +6,9 @@
 
 #include <stddef.h>
 
-// variable is one that is managed. All cubins of a fat binary have the same ones.
+// variable is one that is managed. Cubins of a fat binary share those of one name, which must have the same size.
 struct variable {
-	const char *name;    // in the program's own copy of the code
+	const char *name;    // in code
 	size_t bytes;
 	CUdeviceptr address; // image_place sets it
 	const char *initial; // its bytes at first, in code; NULL: zeros
@@ -24,7 +24,7 @@ struct image {
 
 // image_read copies code if it has managed variables; false where it has none, or there is no room. Of a fat binary it reads cubins that are not compressed, as nvcc leaves them without -compress-all.
 int image_read(struct image *i, const void *code);
-// image_bytes returns how much memory the variables need, and image_place has them be there: what refers to them, refers to their addresses, and the driver finds no variable of their names any more. False: the code refers to them in a
+// image_bytes returns how much memory the variables need. image_place writes their addresses there into the code, and the driver finds no variable of their names any more. False: the code refers to them in a
 // way that is not known here, or to a variable of the driver's in what one of them is at first.
 size_t image_bytes(const struct image *i);
 int image_place(struct image *i, CUdeviceptr address);

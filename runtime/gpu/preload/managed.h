@@ -65,7 +65,7 @@ CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes);
 // managed_alloc_lasting makes memory, whole chunks, that needs no context, and does not end with one.
 CUresult managed_alloc_lasting(CUdeviceptr *pointer, size_t bytes);
 int managed_free(CUdeviceptr pointer, CUresult *result);
-// managed_context_ends has what lasts leave the devices before a context ends in which it was used.
+// managed_context_ends moves what lasts to the host before a context ends in which it was used.
 void managed_context_ends(CUcontext context);
 void managed_context_ended(CUcontext context);
 // managed_synchronizes keeps what the program sets CU_POINTER_ATTRIBUTE_SYNC_MEMOPS to; false where a pointer is in no allocation.

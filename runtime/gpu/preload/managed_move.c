@@ -132,7 +132,7 @@ static CUresult move(struct sending *g, size_t chunk)
 	return g->n == BATCH ? send(g) : r;
 }
 
-// settle has what lasts be used in the current context, if it is used in none.
+// settle notes that a span which lasts is used in the current context, if it is used in none.
 static CUresult settle(struct span *s)
 {
 	CUresult r;
