@@ -71,7 +71,7 @@ func TestAnnotationLinkedMount(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(data, 0o755), os.WriteFile(filepath.Join(data, "token"), []byte("a token"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	mounts := []string{"--mount", "type=bind,src=" + data + ",dst=/var/run/secrets/token,options=rbind:ro"}
+	mounts := []string{"--mount", "type=bind,src=" + data + ",dst=/varrun/secrets/token,options=rbind:ro"}
 	path, before := pushedMarked(t, mounts, "count")
 	ref := shared.registry.Reference(path)
 	b := annotationHost(t, "linked", shared.registry.Address)
@@ -81,7 +81,7 @@ func TestAnnotationLinkedMount(t *testing.T) {
 		if token := must(t, b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "read", id, "cat", "/run/secrets/token/token")).Stdout; token != "a token" {
 			t.Errorf("it reads %q", token)
 		}
-		if r := b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "write", id, "touch", "/var/run/secrets/token/new"); r.Code == 0 || !strings.Contains(r.Stderr+r.Stdout, "Read-only file system") {
+		if r := b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "write", id, "touch", "/varrun/secrets/token/new"); r.Code == 0 || !strings.Contains(r.Stderr+r.Stdout, "Read-only file system") {
 			t.Errorf("it can write where it may not: %+v", r)
 		}
 		must(t, b.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))

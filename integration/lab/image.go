@@ -148,7 +148,7 @@ func imageFiles(busybox, workload []byte) []File {
 	files := []File{
 		{Name: "bin/", Mode: 0o755}, {Name: "dev/", Mode: 0o755}, {Name: "etc/", Mode: 0o755}, {Name: "proc/", Mode: 0o755},
 		{Name: "root/", Mode: 0o700}, {Name: "run/", Mode: 0o755}, {Name: "sys/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777},
-		{Name: "var/", Mode: 0o755}, {Name: "var/run", Mode: 0o777, Link: "/run"}, {Name: "srv/", Mode: 0o777},
+		{Name: "var/", Mode: 0o755}, {Name: "varrun", Mode: 0o777, Link: "/run"}, {Name: "srv/", Mode: 0o777},
 		{Name: "etc/passwd", Mode: 0o644, Content: []byte("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/srv:/bin/sh\n")},
 		{Name: "etc/group", Mode: 0o644, Content: []byte("root:x:0:\nalice:x:1000:\nstaff:x:2000:alice\n")},
 		// What the overlay workload replaces.
