@@ -26,8 +26,8 @@ func (b bundle) followLinks(spec *specs.Spec) {
 	}
 }
 
-// placeMounts writes into the bundle's specification where mounts are in the root file system, which is mounted now and does not change any more. What the reviews and the comparison with the restored container look for,
-// is there, and runc finds the same.
+// placeMounts writes into the bundle's specification where mounts are in the root file system. That is mounted now, and does not change until the container runs. So the review, the comparison with the restored container and runc look at
+// the same places.
 func (c *container) placeMounts() error {
 	return c.bundle.changeSpec(func(spec *specs.Spec) (err error) {
 		if spec.Root != nil {

@@ -138,7 +138,7 @@ func (p *Pusher) putImage(ctx context.Context, desc ocispec.Descriptor) (ocispec
 		p.image.named.NoImage = err
 		return desc, nil
 	}
-	both, ctx := errgroup.WithContext(ctx) // a registry takes some milliseconds for each
+	both, ctx := errgroup.WithContext(ctx) // at the same time: a registry takes some milliseconds for each blob and manifest
 	both.Go(func() error {
 		return p.repo.untagged().put(ctx, &meter{counts: p.o.Counts}, nil, made.Config, made.Manifest, made.Index)
 	})

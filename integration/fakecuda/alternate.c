@@ -87,7 +87,7 @@ static void load_variables(void)
 	variables.where = variable(module, "fake_where", 8);
 }
 
-// compare_variables returns 0, or -1 where a variable is not what host and device have made it. The host adds 1 to each word of sums whenever the device has changed it.
+// compare_variables returns 0, or -1 if a variable has a wrong value. After each run of the kernel, the host adds 1 to each word of sums.
 static int compare_variables(void)
 {
 	if (*variables.turns != 7 + 3 * turns || *variables.where != (turns ? variables.turns : NULL))

@@ -180,7 +180,7 @@ static void add_places(CUdeviceptr pointer, size_t count)
 
 CUresult image_run(const struct image *i)
 {
-	const struct { uint64_t turns, sums, marks, where, step, reference; } *c = (void *)(i->code + section(i, ".nv.constant4")->sh_offset); // the order is variables.cubin's
+	const struct { uint64_t turns, sums, marks, where, step, reference; } *c = (void *)(i->code + section(i, ".nv.constant4")->sh_offset); // in the order of variables.cubin
 	uint64_t all[] = {c->where, c->marks, c->sums, c->turns, c->reference};
 
 	for (size_t n = 0; n < sizeof(all) / sizeof(*all); n++)

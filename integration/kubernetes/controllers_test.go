@@ -10,7 +10,7 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// controller is a controller of jobs, which runs as its authors deploy it: by their manifests, with their roles, webhooks and certificates. "make kubernetes" puts the program and the manifests into a folder of bin/kubernetes.
+// controller is a controller of jobs. Its authors' manifests deploy it, with their roles, webhooks and certificates. "make kubernetes" puts the program and the manifests into a folder of bin/kubernetes.
 type controller struct {
 	folder string
 	image  string // that the manifests name, without its registry: nodes pull all images from the cluster's

@@ -21,8 +21,8 @@ var watchTime = 200 * time.Millisecond
 // look observes for a moment the container that is about to be reported as running, and returns an error if it does not run as before: its first process has ended, another was
 // ended by a signal as damage causes it, or all stand still. After a checkpoint that has not failed, a container that was to end, or to stay paused, is not looked at.
 //
-// What such an end may come of: CRIU was killed while its code was entering or leaving a process; a driver has taken a process with it and reported success; the kernel had no
-// memory for what was moved back. None of them follows a dump that CRIU was through with, of a container without devices: it is looked at once.
+// A process ends so if CRIU was killed while its code was in the process, if a driver reported success and had damaged the process, or if the kernel had no memory for what was
+// moved back. None of these can happen to a container without devices whose dump CRIU has completed: look looks at that container once.
 func (s *sequence) look(ctx context.Context, failed bool) error {
 	if !failed && (s.result.Killed || s.Hold == nil && s.Dump.Exit || s.Frozen) {
 		return nil

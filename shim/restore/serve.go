@@ -197,7 +197,8 @@ func mounted(ctx context.Context, target []*types.Mount, do func(root string) er
 	return err
 }
 
-// placedMounts returns the mounts of a specification where they are in the container's root file system. Only bind mounts may have been put elsewhere.
+// placedMounts returns the mounts of a specification where they are in the container's root file system. It does not mount that for a specification without bind mounts: these are reviewed as they stand there, and the restored container is
+// compared with where they are.
 func (v *serving) placedMounts(spec *specs.Spec) (placed []specs.Mount, err error) {
 	if !slices.ContainsFunc(spec.Mounts, trust.IsBindMount) {
 		return spec.Mounts, nil

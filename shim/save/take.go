@@ -150,7 +150,7 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 	return desc, r, op.Close()
 }
 
-// prepare makes a working directory, and looks for what is to be shared with earlier snapshots.
+// prepare makes a working directory, and finds the snapshot with which this one shares its memory.
 func (t *taking) prepare(ctx context.Context, sub *candidate) (*store.Work, error) {
 	work, err := t.store.Work(ctx)
 	if err != nil {
@@ -165,7 +165,7 @@ func (t *taking) prepare(ctx context.Context, sub *candidate) (*store.Work, erro
 	return work, nil
 }
 
-// roomless returns an error with what to do, if the store's file system has no room.
+// roomless adds a hint to an error that the store's file system is full. It returns other errors as they are.
 func (t *taking) roomless(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.As(err, new(*failure.Error)) && errdefs.IsResourceExhausted(err) {
 		return restore.NoRoom(t.store.Root(), err)

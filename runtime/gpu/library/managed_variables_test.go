@@ -6,7 +6,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/device"
 )
 
-// variablesSource is for programs that load variables.cubin of package fakecuda: its variables, and its kernel, which adds 3 to turns, has where point to it, and adds their numbers to the words of sums and marks.
+// variablesSource is for programs that load variables.cubin (integration/fakecuda/variables.cu). Its kernel adds 3 to turns, and lets where point to turns. To each word of sums and of marks it adds the word's number.
 const variablesSource = `
 extern const char cubin[];
 __asm__(".section .rodata\n.balign 16\ncubin: .incbin \"../../../integration/fakecuda/variables.cubin\"\n.previous");

@@ -20,7 +20,7 @@ enum { R_CUDA_NONE = 0, R_CUDA_64 = 2, R_CUDA_G64 = 4, R_CUDA_ABS32_LO_32 = 56, 
 
 #define ALIGNMENT ((size_t)256)
 
-// cubin is one that lies in memory. Its parts are where they should be: sound has looked.
+// cubin is a cubin in memory, whose parts sound has checked.
 struct cubin {
 	char *at;
 	size_t bytes;
@@ -35,13 +35,20 @@ struct cubin {
 
 static int within(const struct cubin *c, uint64_t offset, uint64_t bytes) { return offset <= c->bytes && bytes <= c->bytes - offset; }
 
-// sound reads the sections of a cubin; false where it is none, or is damaged.
+// is_cubin returns whether code begins as a cubin of 64 bits does.
+static int is_cubin(const void *code)
+{
+	const Elf64_Ehdr *header = code;
+
+	return !memcmp(header->e_ident, ELFMAG, SELFMAG) && header->e_ident[EI_CLASS] == ELFCLASS64 && header->e_machine == EM_CUDA && header->e_shentsize == sizeof(Elf64_Shdr);
+}
+
+// sound reads the sections of a cubin. It returns 0 if there is no cubin, or a damaged one.
 static int sound(struct cubin *c)
 {
 	const Elf64_Ehdr *header = (const void *)c->at;
 
-	if (c->bytes < sizeof(*header) || memcmp(header->e_ident, ELFMAG, SELFMAG) || header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_machine != EM_CUDA || header->e_shentsize != sizeof(Elf64_Shdr) ||
-	    !within(c, header->e_shoff, (uint64_t)header->e_shnum * sizeof(Elf64_Shdr)))
+	if (c->bytes < sizeof(*header) || !is_cubin(header) || !within(c, header->e_shoff, (uint64_t)header->e_shnum * sizeof(Elf64_Shdr)))
 		return 0;
 	c->sections = (const void *)(c->at + header->e_shoff);
 	c->count = header->e_shnum;
@@ -87,7 +94,7 @@ static int each(const void *code, int (*f)(struct cubin *c, void *with), void *w
 	const struct fatbin *fat = code;
 	struct cubin whole = {.at = (char *)code};
 
-	if (!memcmp(code, ELFMAG, SELFMAG)) {
+	if (is_cubin(code)) {
 		whole.bytes = length(code);
 		return !sound(&whole) || f(&whole, with);
 	}
@@ -135,7 +142,7 @@ static int add(struct image *i, const char *name, size_t bytes)
 	return 1;
 }
 
-// list takes up the managed variables of a cubin; false: cubins do not agree, or there is no room.
+// list adds the managed variables of a cubin to an image. It returns 0 if a variable has another size in another cubin, or if there is no room.
 static int list(struct cubin *c, void *with)
 {
 	struct image *i = with;
@@ -235,7 +242,7 @@ static const struct variable *at_place(const struct cubin *c, const struct image
 	return NULL;
 }
 
-// put writes an address, or its half, as a type of relocation wants it; false where that type is not known.
+// put writes an address, or one half of it, as a type of relocation asks for. It returns 0 if it does not know the type.
 static int put(char *place, unsigned type, uint64_t address)
 {
 	switch (type) {
@@ -247,8 +254,8 @@ static int put(char *place, unsigned type, uint64_t address)
 	return 0;
 }
 
-// relocate puts a variable's address where a relocation of a section wants it, and has the driver leave that alone. A relocation may name a variable, or the section that it is in. addend is NULL where it is in place, which is known of
-// whole addresses alone. False: this cannot be done.
+// relocate writes the address of a managed variable where a relocation of a section asks for it. Then it takes the relocation from the driver. A relocation names a variable, or the section that has the variable. addend is NULL if the
+// addend is in place: put can do that with whole addresses only. relocate returns 0 if it cannot do this.
 static int relocate(const struct cubin *c, const struct image *i, const Elf64_Shdr *section, uint64_t offset, uint64_t *info, const int64_t *addend)
 {
 	unsigned type = ELF64_R_TYPE(*info);
@@ -293,7 +300,7 @@ static int relocate_all(const struct cubin *c, const struct image *i)
 	return 1;
 }
 
-// place takes the managed variables of a cubin from the driver, for which they become variables of the device without a name, to which nothing refers. False: it cannot.
+// place makes the managed variables of a cubin variables of the device. They have no name, and nothing refers to them. It returns 0 if it cannot.
 static int place(struct cubin *c, void *with)
 {
 	struct image *i = with;

@@ -24,8 +24,8 @@ struct image {
 
 // image_read copies code if it has managed variables; false where it has none, or there is no room. Of a fat binary it reads cubins that are not compressed, as nvcc leaves them without -compress-all.
 int image_read(struct image *i, const void *code);
-// image_bytes returns how much memory the variables need. image_place writes their addresses there into the code, and the driver finds no variable of their names any more. False: the code refers to them in a
-// way that is not known here, or to a variable of the driver's in what one of them is at first.
+// image_bytes returns how much memory the variables need. image_place puts the variables there: it writes their addresses into the code, and takes away their names. It returns 0 if the code refers to them in an unknown way, or if the
+// first value of one is the address of a variable of the driver's.
 size_t image_bytes(const struct image *i);
 int image_place(struct image *i, CUdeviceptr address);
 void image_free(struct image *i);

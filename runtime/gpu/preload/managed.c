@@ -277,23 +277,16 @@ static CUresult alloc_small(CUcontext context, size_t bytes, CUdeviceptr *pointe
 	return r == CUDA_SUCCESS && !take(s, 0, bytes, pointer) ? CUDA_ERROR_OUT_OF_MEMORY : r;
 }
 
-CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes)
+// alloc makes an allocation in a context, or one that lasts.
+static CUresult alloc(CUcontext context, size_t bytes, CUdeviceptr *pointer)
 {
-	CUcontext context = NULL;
 	struct span *s = NULL;
 	CUresult r;
 
-	if (bytes > SIZE_MAX / 2)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	r = driver.cuCtxGetCurrent(&context);
-	if (r == CUDA_SUCCESS && !context)
-		r = CUDA_ERROR_INVALID_CONTEXT;
-	if (r != CUDA_SUCCESS)
-		return r;
 	managed_lock();
 	if (!managed_catch())
 		r = CUDA_ERROR_OPERATING_SYSTEM;
-	else if (bytes <= LARGEST)
+	else if (context && bytes <= LARGEST)
 		r = alloc_small(context, bytes, pointer);
 	else
 		r = span_make(context, (bytes + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1), bytes, &s);
@@ -303,18 +296,19 @@ CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes)
 	return r;
 }
 
-CUresult managed_alloc_lasting(CUdeviceptr *pointer, size_t bytes)
+CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes)
 {
-	struct span *s;
-	CUresult r;
+	CUcontext context = NULL;
+	CUresult r = driver.cuCtxGetCurrent(&context);
 
-	managed_lock();
-	r = managed_catch() ? span_make(NULL, bytes, bytes, &s) : CUDA_ERROR_OPERATING_SYSTEM;
-	if (r == CUDA_SUCCESS)
-		*pointer = s->address;
-	managed_unlock();
-	return r;
+	if (bytes > SIZE_MAX / 2)
+		return CUDA_ERROR_OUT_OF_MEMORY;
+	if (r != CUDA_SUCCESS)
+		return r;
+	return context ? alloc(context, bytes, pointer) : CUDA_ERROR_INVALID_CONTEXT;
 }
+
+CUresult managed_alloc_lasting(CUdeviceptr *pointer, size_t bytes) { return alloc(NULL, bytes, pointer); }
 
 int managed_free(CUdeviceptr pointer, CUresult *result)
 {

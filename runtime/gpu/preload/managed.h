@@ -62,7 +62,7 @@ int managed_near(CUdeviceptr pointer, size_t bytes);
 int managed_used(const struct span *s, size_t chunk);
 // managed_alloc makes memory in the current context. managed_free frees what begins at an address; false where nothing does.
 CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes);
-// managed_alloc_lasting makes memory, whole chunks, that needs no context, and does not end with one.
+// managed_alloc_lasting makes memory that needs no context, and does not end with one. It shares no chunk with another allocation.
 CUresult managed_alloc_lasting(CUdeviceptr *pointer, size_t bytes);
 int managed_free(CUdeviceptr pointer, CUresult *result);
 // managed_context_ends moves what lasts to the host before a context ends in which it was used.

@@ -29,7 +29,7 @@ static void discard(struct loaded *l)
 	room_free(l, sizeof(*l));
 }
 
-// begin writes what a variable is at first.
+// begin writes the first value of a variable.
 static CUresult begin(const struct variable *v)
 {
 	CUresult r = CUDA_SUCCESS;
@@ -45,7 +45,7 @@ static CUresult begin(const struct variable *v)
 	return r;
 }
 
-// prepare makes a copy of code whose managed variables are the library's. NULL: it has none, or the library cannot, and they are the driver's.
+// prepare copies code, and makes the copy's managed variables the library's. It returns NULL if there are none, or if it cannot: then they are the driver's.
 static struct loaded *prepare(const void *code)
 {
 	struct image image;
@@ -60,7 +60,7 @@ static struct loaded *prepare(const void *code)
 		return NULL;
 	}
 	l->image = image;
-	r = managed_alloc_lasting(&l->address, (image_bytes(&image) + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1));
+	r = managed_alloc_lasting(&l->address, image_bytes(&image));
 	if (r == CUDA_SUCCESS && !image_place(&l->image, l->address))
 		r = CUDA_ERROR_NOT_SUPPORTED;
 	for (size_t n = 0; r == CUDA_SUCCESS && n < l->image.count; n++)
