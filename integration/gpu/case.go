@@ -61,6 +61,7 @@ func cases(s settings) []testCase {
 	all = append(all, startCases()...)
 	all = append(all, sharedCases(s.keeper)...)
 	all = append(all,
+		testCase{"keeper-group", "torchrun: DDP over Gloo, two hosts in step, restored with the hosts exchanged", 1, 120, 16, runGroup},
 		testCase{"other-gpu", "onto the other GPU, and back", 2, 70, 8, runOtherGPU},
 		testCase{"two-gpus", "one process copies between two GPUs: refused, unharmed", 2, 40, 8, runTwoGPUs},
 		testCase{"nccl-default", "two ranks of NCCL, its defaults: refused, unharmed", 2, 60, 16, runNCCLDefault},

@@ -8,7 +8,10 @@ var sharesNothing = []string{"NCCL_P2P_DISABLE=1", "NCCL_CUMEM_ENABLE=0", "NCCL_
 // withoutMulticast are the settings by which NCCL, PyTorch and NVSHMEM make no multicast objects: on a host whose GPUs others use, too, these can put them out of service.
 var withoutMulticast = []string{"NCCL_NVLS_ENABLE=0", "TORCH_SYMM_MEM_DISABLE_MULTICAST=1", "NVSHMEM_DISABLE_NVLS=1"}
 
-// ranks is a container with two ranks of NCCL, which wants more in /dev/shm than the 64 MiB that ctr gives. The others of its settings
+// sharedMemory is a mount of /dev/shm for those who want more than the 64 MiB that ctr gives.
+const sharedMemory = "type=tmpfs,src=shm,dst=/dev/shm,options=size=1g:mode=1777:nosuid:nodev"
+
+// ranks is a container with two ranks of NCCL, which wants more in /dev/shm than ctr gives. The others of its settings
 // keep what CRIU dumps of that small, keep it on this machine, and keep PyTorch's store from io_uring, which CRIU does not take.
 func (b *bench) ranks(id, way string, settings ...string) *container {
 	return b.several(b.python(id, "nccl_ranks.py", way), settings...)
@@ -17,7 +20,7 @@ func (b *bench) ranks(id, way string, settings ...string) *container {
 // several makes a container one of two ranks, on two GPUs.
 func (b *bench) several(c *container, settings ...string) *container {
 	c.devices, c.members = []int{0, 1}, 2
-	c.flags = append(c.flags, "--mount", "type=tmpfs,src=shm,dst=/dev/shm,options=size=1g:mode=1777:nosuid:nodev")
+	c.flags = append(c.flags, "--mount", sharedMemory)
 	settings = append(settings, withoutMulticast...)
 	settings = append(settings, "NCCL_IB_DISABLE=1", "NCCL_SOCKET_IFNAME=lo",
 		"UV_USE_IO_URING=0", "USE_LIBUV=0")

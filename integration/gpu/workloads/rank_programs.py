@@ -1,9 +1,10 @@
 """Programs on several GPUs as the manuals of public libraries show them: one process a GPU, started by torchrun, or one process on all. An epoch begins from seeds, and must give what the first
 gave, bit for bit; each rank answers for itself.
 
-    rank_programs.py NAME
+    rank_programs.py NAME [NODE NODES ADDRESS]
 
-NAME is ddp, fsdp, tensor, pipeline, custom, or device-map, which is one process.
+NAME is ddp, fsdp, tensor, pipeline, custom, or device-map, which is one process. With NODE, this is one of several hosts, of which the first has ADDRESS; their ranks speak Gloo, which
+goes by TCP alone.
 """
 
 import os
@@ -17,7 +18,12 @@ from programs import Run, torch_seeded
 def launch():
     """Becomes torchrun, which starts a rank for each GPU. Where the store keeps its connections, and what CRIU does not take (io_uring), is said in the environment."""
     settings = {"UV_USE_IO_URING": "0", "USE_LIBUV": "0"}
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=gpu"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=gpu"]
+    if len(sys.argv) > 2:
+        node, nodes, address = sys.argv[2:]
+        launcher += ["--node-rank=" + node, "--nnodes=" + nodes, "--master-addr=" + address, "--master-port=29500"]
+    else:
+        launcher.append("--standalone")
     os.execve(sys.executable, launcher + sys.argv, os.environ | settings)
 
 
@@ -27,7 +33,10 @@ def begin():
 
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
-    dist.init_process_group("nccl", device_id=device)
+    if len(sys.argv) > 2:
+        dist.init_process_group("gloo")
+    else:
+        dist.init_process_group("nccl", device_id=device)
     return torch, dist, dist.get_rank()
 
 
@@ -49,7 +58,7 @@ def encoder(torch):
 
 
 def training(wrap):
-    torch, dist, rank = begin()
+    torch, dist, _ = begin()
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)
@@ -79,7 +88,7 @@ def training(wrap):
             dist.all_reduce(total := loss.detach().double())
             yield total.item()
 
-    return epoch, rank
+    return epoch
 
 
 def replicated(torch, model):
@@ -128,7 +137,7 @@ def tensor():
     def epoch():
         yield generated(torch, model)
 
-    return epoch, rank
+    return epoch
 
 
 def pipeline():
@@ -150,7 +159,7 @@ def pipeline():
                 dist.broadcast(total, world - 1)
             yield total.item()
 
-    return epoch, rank
+    return epoch
 
 
 # Each rank sums what all ranks have in memory, in the same order. Its blocks wait for those of the others before they read, and after it. A block's number of rounds is in memory, so that
@@ -271,7 +280,7 @@ def custom():
                 raise RuntimeError(f"rank {rank}, round {i}: not the sum that NCCL computes")
             yield out.sum(dtype=torch.float64).item()
 
-    return epoch, rank
+    return epoch
 
 
 def device_map():
@@ -291,7 +300,7 @@ def device_map():
         for other in range(1, count):
             yield (copied.to(f"cuda:{other}") + other).sum(dtype=torch.float64).item()
 
-    return epoch, 0
+    return epoch
 
 
 PROGRAMS = {"ddp": lambda: training(replicated), "fsdp": lambda: training(sharded), "tensor": tensor, "pipeline": pipeline, "custom": custom, "device-map": device_map}
@@ -300,13 +309,12 @@ PROGRAMS = {"ddp": lambda: training(replicated), "fsdp": lambda: training(sharde
 def main():
     if sys.argv[1] != "device-map" and "RANK" not in os.environ:
         launch()
-    epoch, rank = PROGRAMS[sys.argv[1]]()
-    run = Run(epoch)
+    run = Run(PROGRAMS[sys.argv[1]]())
     while run.epochs < 1:
         run.tick()
     from ask import Desk
 
-    Desk(rank).serve({"check": run.whole}, run.tick, pause=0.02)
+    Desk(int(os.environ.get("LOCAL_RANK", 0))).serve({"check": run.whole}, run.tick, pause=0.02)
 
 
 if __name__ == "__main__":
