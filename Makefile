@@ -148,7 +148,7 @@ bin/fakecuda/.built: $(wildcard integration/fakecuda/*.[ch] integration/fakecuda
 	@cd integration/fakecuda; \
 	out=../../bin/fakecuda; \
 	flags='-std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-format-truncation -fvisibility=hidden -fPIC -pthread'; \
-	gcc $$flags -shared -Wl,-soname,libcuda.so.1 -o $$out/libcuda.so.1 driver.c context.c local.c stream.c copy.c ipc.c memory.c virtual.c multicast.c asked.c saved.c residue.c kernel.c image.c managed.c names.c directory.c text.c orders.c outside.c; \
+	gcc $$flags -shared -Wl,-soname,libcuda.so.1 -o $$out/libcuda.so.1 driver.c context.c local.c stream.c copy.c ipc.c memory.c virtual.c multicast.c asked.c saved.c residue.c kernel.c image.c link.c managed.c pools.c names.c directory.c text.c orders.c outside.c; \
 	gcc $$flags -shared -Wl,-soname,libnvidia-ml.so.1 -o $$out/libnvidia-ml.so.1 nvml.c nvml_files.c directory.c text.c; \
 	gcc $$flags -o $$out/program/fakeapp fakeapp.c children.c devices.c exchange.c team.c casts.c mapped.c shared.c calls.c storm.c churn.c alternate.c graphs.c watch.c -L$$out -l:libcuda.so.1 -Wl,--dynamic-linker=/fake/ld.so -Wl,-rpath,/fake:/usr/lib64:/usr/lib; \
 	cp -L "$$(gcc -print-file-name=libc.so.6)" $$out/program/libc.so.6; \

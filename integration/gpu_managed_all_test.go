@@ -37,6 +37,26 @@ func TestGPUManaged(t *testing.T) {
 	alone(t, b)
 }
 
+// TestGPUManagedPool does so with a program whose memory is of a pool for the half.
+func TestGPUManagedPool(t *testing.T) {
+	a, b := gpuPair(t)
+	id := name(t)
+	ref := shared.registry.Reference("gpu/" + id + ":1")
+	before := startGPU(t, a, id, handing, append(slices.Clone(alternating), "--pool")...)
+	for _, h := range []*lab.Host{a, b} {
+		forget(t, h, ref)
+	}
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--gpu-engine", "keeper"))
+	must(t, a.Cryo(t.Context(), "rm", ref))
+	unharmed(t, a, id, before)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
+	handedOver(t, a, ref, 22<<20)
+	remove(t.Context(), a, id)
+	cleanup(t, b, id)
+	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
+	goneOn(t, before, unharmed(t, b, id, before))
+}
+
 // TestGPUManagedSides moves a program back and forth with its managed memory on one side or the other, and with children that it has forked.
 func TestGPUManagedSides(t *testing.T) {
 	a, b := gpuPair(t)

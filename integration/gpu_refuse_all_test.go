@@ -16,6 +16,7 @@ func TestGPURefused(t *testing.T) {
 		flags, args        []string
 	}{
 		{"managed", "managed memory", "(fakeapp)", codeUnsupported, oneGPU, []string{"--managed"}},
+		{"a pool of managed memory", "managed memory", "(fakeapp)", codeUnsupported, oneGPU, []string{"--pool"}},
 		{"several", "gpu-several", "(fakeapp), process", codePrecondition, oneGPU, []string{"--processes", "2"}},
 		{"two GPUs", "gpu-peer", "uses 2 GPUs (GPU 0, GPU 1)", codePrecondition, bothGPUs[:4], nil},
 		{"peer", "gpu-peer", "uses 2 GPUs (GPU 0, GPU 1)", codePrecondition, bothGPUs[:4], []string{"--peer"}},

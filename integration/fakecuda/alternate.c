@@ -174,7 +174,7 @@ static void *alternate(void *unused)
 	return NULL;
 }
 
-void alternate_start(int mib, CUcontext with)
+void alternate_start(int mib, CUcontext with, CUmemoryPool pool)
 {
 	struct sigaction handler = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO};
 	CUdeviceptr one, second;
@@ -184,7 +184,10 @@ void alternate_start(int mib, CUcontext with)
 	context = with;
 	words = ((size_t)mib << 20) / 8;
 	must("cuMemAllocManaged", cuda.cuMemAllocManaged(&one, 8 * words, 1));
-	must("cuMemAllocManaged", cuda.cuMemAllocManaged(&second, 8 * words, 1));
+	if (pool)
+		must("cuMemAllocFromPoolAsync", cuda.cuMemAllocFromPoolAsync(&second, 8 * words, pool, NULL));
+	else
+		must("cuMemAllocManaged", cuda.cuMemAllocManaged(&second, 8 * words, 1));
 	if (options.preferred)
 		must("cuMemAdvise", cuda.cuMemAdvise(one, 8 * words, 3, -1)); // preferred location: CPU
 	memory = (uint64_t *)one;

@@ -22,6 +22,7 @@ enum {
 	CUDA_ERROR_NOT_INITIALIZED = 3,
 	CUDA_ERROR_NO_DEVICE = 100,
 	CUDA_ERROR_INVALID_DEVICE = 101,
+	CUDA_ERROR_NO_BINARY_FOR_GPU = 209,
 	CUDA_ERROR_INVALID_PTX = 218,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
 	CUDA_ERROR_ALREADY_MAPPED = 208,
@@ -59,6 +60,8 @@ typedef struct {
 } CUcheckpointRestoreArgs;
 typedef struct { uint64_t reserved[8]; } CUcheckpointUnlockArgs;
 
+enum { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75 };
+
 // Memory with handles.
 enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_HOST_NUMA = 3, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1, CU_MEM_HANDLE_TYPE_FABRIC = 8 };
 enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READ = 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
@@ -71,6 +74,16 @@ typedef struct {
 } CUmemAllocationProp;
 typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
 typedef struct { unsigned numDevices; size_t size; unsigned long long handleTypes, flags; } CUmulticastObjectProp;
+typedef void *CUmemoryPool;
+typedef struct {
+	int allocType, handleTypes;
+	CUmemLocation location;
+	void *win32SecurityAttributes;
+	size_t maxSize;
+	unsigned short usage;
+	unsigned char reserved[54];
+} CUmemPoolProps;
+typedef struct linker *CUlinkState;
 typedef struct { char reserved[64]; } CUipcMemHandle;
 enum { CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD = 1 };
 enum { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1 };
@@ -210,6 +223,22 @@ FAKE CUresult cuGetProcAddress_v2(const char *name, void **function, int version
 
 // The kernels are those of cmd/cryo-gpu-keeper, and for programs fake_add and fake_later (kernel.c).
 FAKE CUresult cuModuleLoadData(void **module, const void *text);
+FAKE CUresult cuLinkCreate_v2(unsigned count, int *options, void **values, CUlinkState *linker);
+FAKE CUresult cuLinkAddData_v2(CUlinkState linker, int type, void *data, size_t bytes, const char *name, unsigned count, int *options, void **values);
+FAKE CUresult cuLinkComplete(CUlinkState linker, void **cubin, size_t *bytes);
+FAKE CUresult cuLinkDestroy(CUlinkState linker);
+FAKE CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties);
+FAKE CUresult cuMemPoolDestroy(CUmemoryPool pool);
+FAKE CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep);
+FAKE CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value);
+FAKE CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
+FAKE CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count);
+FAKE CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, CUmemLocation *location);
+FAKE CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *location, int type);
+FAKE CUresult cuMemGetMemPool(CUmemoryPool *pool, CUmemLocation *location, int type);
+FAKE CUresult cuMemSetMemPool(CUmemLocation *location, int type, CUmemoryPool pool);
+FAKE CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
+FAKE CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream);
 FAKE CUresult cuModuleGetFunction(CUfunction *function, void *module, const char *name);
 FAKE CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, void *module, const char *name);
 FAKE CUresult cuModuleUnload(void *module);

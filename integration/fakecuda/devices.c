@@ -179,6 +179,8 @@ static void fill_devices(void)
 
 void devices_start(void)
 {
+	CUmemoryPool pool = NULL;
+
 	calls_bind(options.bind);
 	must("cuInit", cuda.cuInit(0));
 	must("cuDeviceGetCount", cuda.cuDeviceGetCount(&devices));
@@ -200,8 +202,10 @@ void devices_start(void)
 		casts_start(contexts[0]);
 	if (options.churn)
 		churn_start(options.churn, contexts[0]);
+	if (options.pool)
+		must("cuMemPoolCreate", cuda.cuMemPoolCreate(&pool, &(CUmemPoolProps){.allocType = 2, .location = {CU_MEM_LOCATION_TYPE_DEVICE, first}})); // CU_MEM_ALLOCATION_TYPE_MANAGED
 	if (options.alternate)
-		alternate_start(options.alternate, contexts[0]);
+		alternate_start(options.alternate, contexts[0], pool);
 	graphs_start(options.captures);
 }
 

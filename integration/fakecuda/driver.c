@@ -127,6 +127,8 @@ static CUresult do_restore(const struct request *request)
 		return CUDA_ERROR_INVALID_VALUE;
 	if (virtual_has_host())
 		return CUDA_ERROR_UNKNOWN;
+	if (pools_any())
+		return CUDA_ERROR_OPERATING_SYSTEM;
 	if (virtual_has_imported() || memory_has_opened())
 		return CUDA_ERROR_NOT_SUPPORTED;
 	r = memory_load(request->pairs, request->pairs_count);
@@ -304,10 +306,9 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
 	CUresult r = enter();
 
-	(void)attribute;
 	if (r == CUDA_SUCCESS && (device < 0 || device >= devices_count))
 		r = CUDA_ERROR_INVALID_DEVICE;
-	*value = 0;
+	*value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR ? 9 : 0;
 	return leave(r);
 }
 

@@ -21,10 +21,10 @@
 #include <unistd.h>
 
 static const char usage[] =
-	"fakeapp [--processes N] [--watch] [--nvml plain|events|apart] [--watchers N] [--watching-children N] [--no-cuda] [--apart] [--mib N] [--blocks MIB,MIB...] [--kinds KIND,KIND...] [--kernel MS] [--managed] [--peer] [--share MIB | --share-host MIB] [--multicast MIB [--fabric]] [--casts] [--storm N] [--captures N] [--poll] [--reduce CALLS] [--churn MIB] [--alternate MIB [--preferred]] [--bind direct|dlsym|proc]\n"
+	"fakeapp [--processes N] [--watch] [--nvml plain|events|apart] [--watchers N] [--watching-children N] [--no-cuda] [--apart] [--mib N] [--blocks MIB,MIB...] [--kinds KIND,KIND...] [--kernel MS] [--managed] [--peer] [--share MIB | --share-host MIB] [--multicast MIB [--fabric]] [--casts] [--storm N] [--captures N] [--poll] [--reduce CALLS] [--churn MIB] [--alternate MIB [--preferred]] [--pool] [--bind direct|dlsym|proc]\n"
 	"        [--quiet] [--socket PATH]\n"
 	"  each of N processes, but for the last one where it is to watch, which only has the driver's device files open, or NVML (with an event set; without the driver's library), by N threads and in children that it forks, holds that much on each device, or (apart) on one alone, by turns, or allocations of these sizes, and a block that all others import (share), on a device or on the host, and a multicast object of all devices to which each binds so much (multicast; for fabric handles: fabric), of the kinds plain, whole, chunks, released, retained, held, twice, exported and blank (mapped.c), and launches a\n"
-	"  kernel of MS milliseconds at its start; a thread asks (poll) all the time whether a stream is idle, or (reduce) launches kernels all the time that meet those of all other processes, which but for the first make so many calls between two of them, or (casts) makes multicast objects with all others, or (churn) writes to memory all the time, which it compares before, or (alternate) has host and device change managed memory by turns; N threads of it allocate, copy, compare and free all the time, or capture graphs; its calls are bound by the linker, dlsym or\n"
+	"  kernel of MS milliseconds at its start; a thread asks (poll) all the time whether a stream is idle, or (reduce) launches kernels all the time that meet those of all other processes, which but for the first make so many calls between two of them, or (casts) makes multicast objects with all others, or (churn) writes to memory all the time, which it compares before, or (alternate) has host and device change managed memory by turns, a part of it of a pool (pool; without alternate, the pool is empty); N threads of it allocate, copy, compare and free all the time, or capture graphs; its calls are bound by the linker, dlsym or\n"
 	"  cuGetProcAddress\n"
 	"It answers one line of JSON to one line on the socket (/srv/ask.sock):\n"
 	"  check        reads all device memory of all processes; waits while the driver is locked\n"
@@ -405,7 +405,7 @@ static void parse(int argc, char **argv)
 {
 	static const struct option known[] = {
 		{"processes", 1, NULL, 'n'}, {"watch", 0, NULL, 'w'}, {"nvml", 1, NULL, 'N'}, {"watchers", 1, NULL, 't'}, {"watching-children", 1, NULL, 'c'}, {"no-cuda", 0, NULL, 'x'}, {"apart", 0, NULL, 'A'}, {"mib", 1, NULL, 'm'}, {"kernel", 1, NULL, 'k'}, {"managed", 0, NULL, 'M'},
-		{"peer", 0, NULL, 'P'}, {"share", 1, NULL, 'H'}, {"share-host", 1, NULL, 'O'}, {"multicast", 1, NULL, 'T'}, {"fabric", 0, NULL, 'F'}, {"casts", 0, NULL, 'G'}, {"blocks", 1, NULL, 'B'}, {"kinds", 1, NULL, 'K'}, {"storm", 1, NULL, 'S'}, {"captures", 1, NULL, 'C'}, {"poll", 0, NULL, 'p'}, {"reduce", 1, NULL, 'r'}, {"churn", 1, NULL, 'u'}, {"alternate", 1, NULL, 'a'}, {"preferred", 0, NULL, 'y'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
+		{"peer", 0, NULL, 'P'}, {"share", 1, NULL, 'H'}, {"share-host", 1, NULL, 'O'}, {"multicast", 1, NULL, 'T'}, {"fabric", 0, NULL, 'F'}, {"casts", 0, NULL, 'G'}, {"blocks", 1, NULL, 'B'}, {"kinds", 1, NULL, 'K'}, {"storm", 1, NULL, 'S'}, {"captures", 1, NULL, 'C'}, {"poll", 0, NULL, 'p'}, {"reduce", 1, NULL, 'r'}, {"churn", 1, NULL, 'u'}, {"alternate", 1, NULL, 'a'}, {"preferred", 0, NULL, 'y'}, {"pool", 0, NULL, 'L'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
 	};
 
 	char *list;
@@ -438,6 +438,7 @@ static void parse(int argc, char **argv)
 		case 'u': options.churn = atoi(optarg); break;
 		case 'a': options.alternate = atoi(optarg); break;
 		case 'y': options.preferred = 1; break;
+		case 'L': options.pool = 1; break;
 		case 'b': options.bind = optarg; break;
 		case 'k': options.kernel_ms = atoi(optarg); break;
 		case 'M': options.managed = 1; break;

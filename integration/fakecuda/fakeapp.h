@@ -11,7 +11,7 @@
 #define MAX_PROCESSES 64
 
 extern struct options {
-	int processes, share, share_host, multicast, fabric, casts, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, reduce, churn, alternate, preferred, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
+	int processes, share, share_host, multicast, fabric, casts, blocks, block[MAX_BLOCKS], kind[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, poll, reduce, churn, alternate, preferred, pool, quiet, watch, no_cuda, watchers, watching_children; // mib is all blocks together
 	const char *socket, *bind, *nvml;
 } options;
 
@@ -39,7 +39,7 @@ void devices_uuid(int device, char text[41]);
 // CALLS are those of the driver that fakeapp makes; calls.c says how they are bound.
 #define CALLS(X) \
 	X(cuInit) X(cuDeviceGetCount) X(cuDeviceGetUuid) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuCtxGetLimit) X(cuCtxSetLimit) \
-	X(cuCtxEnablePeerAccess) X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemAdvise) X(cuMemFree_v2) X(cuMemGetAddressRange_v2) \
+	X(cuCtxEnablePeerAccess) X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemPoolCreate) X(cuMemAllocFromPoolAsync) X(cuMemAdvise) X(cuMemFree_v2) X(cuMemGetAddressRange_v2) \
 	X(cuPointerGetAttribute) X(cuPointerGetAttributes) X(cuMemCreate) X(cuMemRelease) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemGetAccess) \
 	X(cuMemRetainAllocationHandle) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle) X(cuMemGetAllocationPropertiesFromHandle) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) X(cuMulticastGetGranularity) X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastBindMem_v2) X(cuMulticastBindAddr) X(cuMulticastUnbind) X(cuMemGetHandleForAddressRange) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) \
 	X(cuModuleLoadData) X(cuModuleGetFunction) X(cuModuleGetGlobal_v2) X(cuMemsetD8_v2) X(cuMemsetD8Async) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamQuery) X(cuStreamDestroy_v2) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)
@@ -61,7 +61,8 @@ int churn_check(void);
 // alternate_start starts a thread that has two managed allocations of so many MiB, which host and device change by turns, and ends the program where one does not see what the other has written. alternate_park has it stop
 // after the "host" or the "device" has changed it, or go on. With the option preferred, the program
 // prefers the host for one of the two, and the thread waits for the device before the host touches it. alternate_check returns 0, or -1 for a difference, and alternate_rounds is how often it has gone round.
-void alternate_start(int mib, CUcontext context);
+// pool is NULL, or a pool of managed memory, which one of the two is of then.
+void alternate_start(int mib, CUcontext context, CUmemoryPool pool);
 int alternate_park(const char *where);
 int alternate_check(void);
 unsigned long long alternate_rounds(void);

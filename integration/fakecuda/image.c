@@ -96,26 +96,67 @@ static void relocate(struct image *i)
 	}
 }
 
-// cubin returns the cubin that some code is, or the first one in a fat binary; NULL: there is none.
-static const void *cubin(const void *code)
+// fits returns whether code is a cubin for sm_90. The architecture is the second byte of the flags.
+static int fits(const void *code)
+{
+	const Elf64_Ehdr *header = code;
+
+	return !memcmp(code, ELFMAG, SELFMAG) && (header->e_flags >> 8 & 0xff) == 90;
+}
+
+// behind returns the cubin behind a text with managed variables, which is what the text is compiled to.
+static const void *behind(const char *text)
+{
+	const char *end = text + (strlen(text) + 8) / 8 * 8;
+
+	return strstr(text, ".attribute(.managed)") && fits(end) ? end : NULL;
+}
+
+enum { PTX = 1, CUBIN = 2 };
+
+// in_fat returns the first cubin of a fat binary that fits, or, of PTX, what it is compiled to; NULL: there is none.
+static const void *in_fat(const struct fat *fat, int kind)
+{
+	const char *at = (const char *)fat + fat->header, *end = at + fat->bytes;
+	const void *found = NULL;
+
+	for (const struct entry *e; at < end && !found; at += e->header + e->bytes) {
+		e = (const void *)at;
+		if (e->kind == kind)
+			found = kind == PTX ? behind(at + e->header) : fits(at + e->header) ? at + e->header : NULL;
+	}
+	return found;
+}
+
+static const struct fat *fat_of(const void *code)
 {
 	const struct wrapper *wrapper = code;
 	const struct fat *fat = wrapper->magic == 0x466243b1 ? wrapper->data : code;
-	const char *at = (const char *)fat + fat->header, *end = at + fat->bytes;
 
-	if (!memcmp(code, ELFMAG, SELFMAG))
-		return code;
-	if (fat->magic != 0xba55ed50)
-		return NULL;
-	for (const struct entry *e; at < end; at += e->header + e->bytes) {
-		e = (const void *)at;
-		if (!memcmp(at + e->header, ELFMAG, SELFMAG))
-			return at + e->header;
-	}
-	return NULL;
+	return fat->magic == 0xba55ed50 ? fat : NULL;
+}
+
+const void *image_compiled(const void *code)
+{
+	const struct fat *fat = fat_of(code);
+
+	if (!fat)
+		return memcmp(code, ELFMAG, SELFMAG) ? behind(code) : NULL;
+	return in_fat(fat, CUBIN) ? NULL : in_fat(fat, PTX);
+}
+
+// cubin returns the one that the driver loads of some code; NULL: there is none.
+static const void *cubin(const void *code)
+{
+	const struct fat *fat = fat_of(code);
+	const void *found = fat ? in_fat(fat, CUBIN) : fits(code) ? code : NULL;
+
+	return found ? found : image_compiled(code);
 }
 
 int image_is(const void *code) { return cubin(code) != NULL; }
+
+int image_fat(const void *code) { return fat_of(code) != NULL; }
 
 CUresult image_load(const void *code, struct image **loaded)
 {

@@ -4,9 +4,12 @@
 
 #include "cuda.h"
 
-// All of these are called with the driver's lock held. image_is returns whether code is a cubin, or a fat binary with one that is not compressed. image_load makes the variables of a cubin in the current context. image_variable finds one by its name. image_run runs the cubin's kernel.
+// All of these are called with the driver's lock held. image_is returns whether code is, or can be compiled to, a cubin for sm_90, or is a fat binary with such a one. image_load makes the variables of a cubin in the current context. image_variable finds one by its name. image_run runs the cubin's kernel.
 struct image;
 int image_is(const void *code);
+int image_fat(const void *code); // whether it is a fat binary
+// image_compiled returns the cubin that the driver would compile code to; NULL: it need not be compiled, or cannot be.
+const void *image_compiled(const void *code);
 CUresult image_load(const void *code, struct image **loaded);
 void image_unload(struct image *i);
 CUresult image_variable(const struct image *i, const char *name, CUdeviceptr *pointer, size_t *bytes);

@@ -44,7 +44,7 @@ CUresult cuModuleLoadData(void **loaded, const void *text)
 	if (r == CUDA_SUCCESS && image_is(text))
 		return leave(current ? image_load(text, (struct image **)loaded) : CUDA_ERROR_INVALID_CONTEXT);
 	if (r == CUDA_SUCCESS && !named(text))
-		r = CUDA_ERROR_INVALID_PTX;
+		r = image_fat(text) ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_ERROR_INVALID_PTX;
 	if (r == CUDA_SUCCESS)
 		*loaded = (void *)named(text);
 	return leave(r);

@@ -33,6 +33,7 @@ struct marks *memory_marks(CUdeviceptr pointer);
 // memory_holds says whether all of a range is in one allocation.
 int memory_holds(CUdeviceptr pointer, size_t bytes);
 int memory_is_managed(void); // any of it
+int pools_any(void); // whether there is a pool of managed memory
 int memory_managed(CUdeviceptr pointer, size_t bytes); // whether all of a range is in one such allocation
 // memory_lend makes a handle of an allocation, by which another process opens it; memory_borrow opens one in a context, or once more, and memory_return
 // closes it. memory_opened is how often the one that begins at an address was opened, memory_has_opened is true where any is.

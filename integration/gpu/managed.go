@@ -10,7 +10,7 @@ import (
 // managedCases are those in which the library makes managed memory.
 func managedCases() []testCase {
 	return []testCase{
-		{"keeper-managed", "managed memory by the library: stencil, graph, advice, a program's own handler for SIGSEGV; a program's own kernels; CuPy; Numba", 1, 120, 8, runKeeperManaged},
+		{"keeper-managed", "managed memory by the library: stencil, graph, variables, advice, a pool, a program's own handler for SIGSEGV; the same compiled by the driver; a program's own kernels; CuPy; Numba", 1, 140, 8, runKeeperManaged},
 		{"keeper-managed-large", fmt.Sprintf("%d GiB of managed memory on a device that has %d left", managedLarge, managedLeft), 1, 120, 40, runKeeperManagedLarge},
 		{"keeper-managed-cycles", fmt.Sprintf("managed memory, %d checkpoints, each fifth of which moves it", managedCycles), 1, 120, 8, runKeeperManagedCycles},
 		{"keeper-managed-steady", "managed memory of the library's beside the driver's: kernels, the host after the device, the device after the host, stencils", 1, 60, 12, runKeeperManagedSteady},
@@ -25,6 +25,7 @@ const managedCycles = 20
 func runKeeperManaged(ctx context.Context, b *bench, r *result) error {
 	for _, c := range []*container{
 		b.container(r.Case, "/gpu/managed"),
+		b.container(r.Case+"-compiled", "/gpu/managed-compiled"),
 		b.container(r.Case+"-app", "/gpu/app", "--gib", "1", "--mode", "managed"),
 		b.python(r.Case+"-cupy", "managed_arrays.py"),
 		b.python(r.Case+"-numba", "managed_numba.py"),

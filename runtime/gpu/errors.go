@@ -55,7 +55,7 @@ func foreignError(p Process, pieces int) error {
 // unsupportedError returns the error that a process uses what the driver cannot save; nothing has happened to it.
 func unsupportedError(p Process, version string) error {
 	return failure.New(errdefs.ErrNotImplemented,
-		"create the container with the engine keeper and without the annotation "+ManagedAnnotation+"="+ManagedByDriver+": then what cudaMallocManaged allocates can be saved, and __managed__ variables of code that nvcc did not compress. Pools of managed memory cannot: have the program use cudaMallocManaged, cudaMalloc or cudaMallocAsync",
+		"create the container with the engine keeper and without the annotation "+ManagedAnnotation+"="+ManagedByDriver+": then what cudaMallocManaged and pools of managed memory allocate can be saved, and __managed__ variables of code that nvcc did not compress",
 		"save its GPUs: %s uses managed memory of the driver's, most likely, which driver %s cannot save", p, version)
 }
 

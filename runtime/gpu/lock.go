@@ -139,6 +139,9 @@ func (e *Engine) checkpoint(ctx context.Context, locked []cudaProcess) error {
 	if err := e.disown(ctx, locked); err != nil {
 		return err
 	}
+	if err := e.unmanaged(locked); err != nil {
+		return err
+	}
 	outcomes, err := ask(ctx, &e.line, moveTime(memoryOf(locked)), func(k *device.Helper) ([]device.Outcome, error) { return k.Checkpoint(ctx, pidsOf(locked)) })
 	if err != nil {
 		return err
@@ -153,6 +156,20 @@ func (e *Engine) checkpoint(ctx context.Context, locked []cudaProcess) error {
 			return unsupportedError(p.Process, e.record.Driver)
 		default:
 			return callError(p, o)
+		}
+	}
+	return nil
+}
+
+// unmanaged refuses processes that have managed memory of the driver's. The driver refuses to save it, but for a pool that is empty: then it saves the process, and cannot restore it.
+func (e *Engine) unmanaged(locked []cudaProcess) error {
+	for _, p := range locked {
+		managed, err := e.host().managed(p.PID)
+		if ended(err) != nil {
+			return err
+		}
+		if managed {
+			return unsupportedError(p.Process, e.record.Driver)
 		}
 	}
 	return nil

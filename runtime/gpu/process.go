@@ -141,6 +141,35 @@ func (p proc) opened(pid int, prefix string) (bool, error) {
 	return false, nil
 }
 
+// uvmNode is the driver's node for managed memory. Each context has 2 MiB of it mapped, and an allocation of managed memory has its size.
+const uvmNode = "/dev/nvidia-uvm"
+
+// largeManaged is smaller than what a pool of managed memory has mapped from its beginning, which is about twice as much as the device has (580.159.04, H200), and larger than what a context has.
+const largeManaged = 1 << 30
+
+// managed reports whether a process has much managed memory of the driver's, or a pool of it. Source: proc_pid_maps(5).
+func (p proc) managed(pid int) (bool, error) {
+	file, err := os.Open(p.path(pid, "maps"))
+	if err != nil {
+		return false, fmt.Errorf("look at mappings of process %d: %w", pid, gone(err))
+	}
+	defer file.Close()
+	s := bufio.NewScanner(file)
+	for s.Scan() {
+		place, rest, _ := strings.Cut(s.Text(), " ")
+		if !strings.HasSuffix(rest, " "+uvmNode) {
+			continue
+		}
+		start, end, _ := strings.Cut(place, "-")
+		from, err := strconv.ParseUint(start, 16, 64)
+		to, errTo := strconv.ParseUint(end, 16, 64)
+		if errors.Join(err, errTo) == nil && to-from >= largeManaged {
+			return true, nil
+		}
+	}
+	return false, s.Err()
+}
+
 // maps reports whether a process has mapped a file whose path is one of those wanted. Source: proc_pid_maps(5).
 func (p proc) maps(pid int, wanted func(path string) bool) (bool, error) {
 	failed := func(err error) error { return fmt.Errorf("look at mappings of process %d: %w", pid, gone(err)) }

@@ -83,3 +83,22 @@ func TestTouches(t *testing.T) {
 		}
 	}
 }
+
+func TestManaged(t *testing.T) {
+	for _, test := range []struct {
+		name, maps string
+		want       bool
+	}{
+		{"none", plainMaps, false},
+		{"a context", cudaMaps + "204a00000-204c00000 rw-s 204a00000 00:05 99   /dev/nvidia-uvm\n", false},
+		{"managed memory that the driver refuses", cudaMaps + "7ff620000000-7ff624000000 rw-s 7ff620000000 00:05 99   /dev/nvidia-uvm\n", false},
+		{"a pool", cudaMaps + "302000000-456c000000 rw-s 302000000 00:05 99   /dev/nvidia-uvm\n", true},
+		{"another file", cudaMaps + "302000000-456c000000 rw-s 302000000 00:05 99   /srv/dev/nvidia-uvm\n", false},
+	} {
+		tr := newTree(t)
+		tr.write("proc/101/maps", test.maps)
+		if got, err := (proc{tr.root}).managed(101); got != test.want || err != nil {
+			t.Errorf("%s: got %v, %v", test.name, got, err)
+		}
+	}
+}

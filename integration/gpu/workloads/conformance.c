@@ -149,7 +149,7 @@ static void found(void)
 }
 
 static const struct test general_tests[] = {{"functions", found, 30}, {0}};
-static const struct test *const groups[] = {general_tests, memory_tests, asked_tests, managed_tests, virtual_tests, mapped_tests, graph_tests, shared_tests, runtime_tests};
+static const struct test *const groups[] = {general_tests, memory_tests, asked_tests, managed_tests, pool_tests, virtual_tests, mapped_tests, graph_tests, shared_tests, runtime_tests};
 static unsigned char called[sizeof(names) / sizeof(*names)];
 
 // watch passes on what a test prints, and marks which functions it has called.

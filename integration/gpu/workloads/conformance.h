@@ -110,7 +110,7 @@ void say(void);
 int bytes_of(const char *hex, void *to, size_t size);
 
 struct test { const char *name; void (*run)(void); int seconds; };
-extern const struct test memory_tests[], asked_tests[], managed_tests[], virtual_tests[], mapped_tests[], graph_tests[], shared_tests[], runtime_tests[];
+extern const struct test memory_tests[], asked_tests[], managed_tests[], pool_tests[], virtual_tests[], mapped_tests[], graph_tests[], shared_tests[], runtime_tests[];
 // runtime_second is the second process of the runtime's tests.
 void runtime_second(const handle64 *handle);
 // second is what the second process of a test does, by what other was told.

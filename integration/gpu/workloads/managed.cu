@@ -3,7 +3,7 @@
 //
 //   managed [--gib N] [--still]
 //
-// It answers as ask.py describes. Between questions it ticks: a stencil, a traversal of a graph, advice and prefetches, a write barrier by a handler of its
+// It answers as ask.py describes. Between questions it ticks: a stencil, a traversal of a graph, variables, advice and prefetches, a pool, a write barrier by a handler of its
 // own for SIGSEGV, and N GiB in slices, one of them at each tick. With --still it does nothing in between.
 // Questions: "check"; "measure SECONDS" answers with medians in seconds: "kernel", of one that reads and writes 1 GiB of the device; "touch", of the host
 // that reads a word of each page of 256 MiB after a kernel; "back", of a kernel on 256 MiB that the host has written; "edges", of 20 steps of a stencil on
@@ -219,6 +219,52 @@ struct Advised : Task {
   }
 };
 
+// Pooled is memory of a pool of managed memory, in allocations that come and go; one stays.
+#if CUDART_VERSION >= 13000
+struct Pooled : Task {
+  struct Block {
+    uint64_t *memory;
+    size_t words;
+    uint64_t added;
+  };
+  cudaMemPool_t pool{};
+  cudaStream_t stream{};
+  std::vector<Block> blocks;
+  Pooled() : Task("pool of managed memory") {
+    cudaMemPoolProps properties{};
+    properties.allocType = cudaMemAllocationTypeManaged;
+    properties.location = location(0);
+    must(cudaMemPoolCreate(&pool, &properties), "cudaMemPoolCreate");
+    must(cudaStreamCreate(&stream), "cudaStreamCreate");
+    for (size_t kib : {4096, 1, 300}) allocate(kib * 128);
+  }
+  void allocate(size_t words) {
+    Block b{nullptr, words, 0};
+    must(cudaMallocFromPoolAsync(&b.memory, words * 8, pool, stream), "cudaMallocFromPoolAsync");
+    must(cudaStreamSynchronize(stream), "allocate of a pool");
+    for (size_t i = 0; i < words; i++) b.memory[i] = word(i, words, false);
+    blocks.push_back(b);
+  }
+  bool holds(const Block &b, size_t i) { return b.memory[i] == word(i, b.words, false) + b.added; }
+  void tick(unsigned long long ticks) override {
+    for (Block &b : blocks) {
+      add<<<kBlocks, kThreads, 0, stream>>>(b.memory, b.words, 5);
+      b.added += 5;
+    }
+    must(cudaStreamSynchronize(stream), "add to a pool");
+    for (const Block &b : blocks) right = right && holds(b, mix(ticks) % b.words);
+    add<<<kBlocks, kThreads, 0, stream>>>(blocks[1].memory, blocks[1].words, 7);
+    must(cudaFreeAsync(blocks[1].memory, stream), "cudaFreeAsync");
+    blocks.erase(blocks.begin() + 1);
+    allocate(128 + mix(ticks) % 500000);
+  }
+  void check() override {
+    for (const Block &b : blocks)
+      for (size_t i = 0; i < b.words; i++) right = right && holds(b, i);
+  }
+};
+#endif
+
 // Barrier is a write barrier, as a garbage collector has one: pages of the program's own that may not be written, whose faults it counts.
 char *pages = nullptr;
 volatile sig_atomic_t faults = 0, strange = 0;
@@ -392,6 +438,9 @@ int main(int argc, char **argv) {
     all.emplace_back(new Graph);
     all.emplace_back(new Variables);
     all.emplace_back(new Advised);
+#if CUDART_VERSION >= 13000
+    all.emplace_back(new Pooled);
+#endif
     all.emplace_back(new Large(gib));
   }
   ready();

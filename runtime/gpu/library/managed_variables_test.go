@@ -105,41 +105,121 @@ int main(void)
 	a.says("over")
 }
 
-// TestManagedVariablesOfFatBinary loads a fat binary, as programs of nvcc have it: PTX, a cubin that has no variables, and the cubin. The library takes what it knows.
-func TestManagedVariablesOfFatBinary(t *testing.T) {
-	r, path := managedProgram(t, variablesSource+`
+// fatSource is for programs that make a fat binary, as programs of nvcc have it. compiled is PTX with the cubin behind it, which the fake driver compiles it to.
+const fatSource = `
 extern const char cubin_end[];
 __asm__(".section .rodata\ncubin_end:\n.previous");
-struct entry { uint16_t kind, version; uint32_t header; uint64_t bytes, rest[6]; };
-static struct { uint32_t magic; uint16_t version, header; uint64_t bytes; char rest[64 << 10]; } fat = {0xba55ed50, 1, 16, 0, ""};
-static void append(int kind, const void *data, size_t bytes)
+struct entry { uint16_t kind, version; uint32_t header; uint64_t bytes, unused; uint16_t minor, major; uint32_t architecture, rest[8]; };
+static struct { uint32_t magic; uint16_t version, header; uint64_t bytes; char rest[128 << 10]; } fat = {0xba55ed50, 1, 16, 0, ""};
+static struct { uint32_t magic, version; const void *data, *more; } wrapper = {0x466243b1, 1, &fat, NULL};
+static const char text[] = ".version 9.0 .target sm_90 .visible .global .attribute(.managed) .u64 fake_turns;";
+static char compiled[sizeof(text) + 8 + (64 << 10)] __attribute__((aligned(8)));
+static size_t compiled_bytes;
+static void append(int kind, unsigned architecture, const void *data, size_t bytes)
 {
-	struct entry e = {kind, 257, sizeof(e), (bytes + 7) & ~(size_t)7, {0}};
+	struct entry e = {kind, 257, sizeof(e), (bytes + 7) & ~(size_t)7, 0, 8, 1, architecture, {0}};
 	memcpy(fat.rest + fat.bytes, &e, sizeof(e));
 	memcpy(fat.rest + fat.bytes + sizeof(e), data, bytes);
 	fat.bytes += sizeof(e) + e.bytes;
 }
+static void compile(void)
+{
+	size_t at = (strlen(text) + 8) / 8 * 8;
+	memcpy(compiled, text, sizeof(text));
+	memcpy(compiled + at, cubin, cubin_end - cubin);
+	compiled_bytes = at + (cubin_end - cubin);
+}
+// other appends the cubin as one for another architecture (sm_75).
+static void other(void)
+{
+	static uint32_t copy[16 << 10];
+	memcpy(copy, cubin, cubin_end - cubin);
+	copy[12] = (copy[12] & ~0xff00u) | 75 << 8;
+	append(2, 75, copy, cubin_end - cubin);
+}
+static void good(const void *code)
+{
+	load(code);
+	are(0);
+	MUST(run());
+	are(1);
+	IS(is_managed(turns), 1);
+}
+`
+
+// TestManagedVariablesOfFatBinary loads a fat binary: PTX and the cubin. The library takes what it knows.
+func TestManagedVariablesOfFatBinary(t *testing.T) {
+	r, path := managedProgram(t, variablesSource+fatSource+`
 int main(void)
 {
-	struct { uint32_t magic, version; const void *data, *more; } wrapper = {0x466243b1, 1, &fat, NULL};
-	static const char ptx[] = ".version 9.0 .target sm_90 .visible .global .attribute(.managed) .u64 fake_turns;";
 	begin();
-	append(1, ptx, sizeof(ptx));
-	append(2, cubin, cubin_end - cubin);
-	load(&wrapper);
-	are(0);
-	MUST(run());
-	are(1);
+	append(1, 90, text, sizeof(text));
+	other();
+	append(2, 90, cubin, cubin_end - cubin);
+	good(&wrapper);
 	MUST(cuModuleUnload(module));
-	load(&fat);
-	are(0);
-	MUST(run());
-	are(1);
-	printf("%s\n", is_managed(turns) == 1 ? "good" : "not managed");
+	good(&fat);
+	printf("good\n");
 }`, 256)
 	if out := r.runs(path); out != "good\n" {
 		t.Error(out)
 	}
+}
+
+// TestManagedVariablesCompiled hands over the variables of code that the driver has to compile: PTX alone, and, as nvcc makes it by default, a cubin for other devices with PTX.
+func TestManagedVariablesCompiled(t *testing.T) {
+	for _, code := range []string{"compiled", "&fat", "&wrapper"} {
+		t.Run(code, func(t *testing.T) {
+			r, path := managedProgram(t, variablesSource+fatSource+`
+int main(void)
+{
+	char step[64];
+	begin();
+	compile();
+	other();
+	append(1, 75, compiled, compiled_bytes);
+	good(`+code+`);
+	for (uint64_t n = 1; next(step);) {
+		MUST(run());
+		are(++n);
+		printf("done %s\n", step);
+	}
+	printf("over\n");
+}`, 256)
+			a := r.steps(path).app(r)
+			a.does("run")
+			for range 2 {
+				pieces, files := a.take()
+				if len(pieces) == 0 {
+					t.Error("nothing was handed over")
+				}
+				a.back(pieces, files)
+				a.does("run")
+			}
+			a.must(a.in.Close())
+			a.says("over")
+		})
+	}
+}
+
+// TestManagedVariablesNotCompiled: where the driver does not compile for the library, the variables are the driver's. The program does not notice.
+func TestManagedVariablesNotCompiled(t *testing.T) {
+	r, path := managedProgram(t, variablesSource+fatSource+`
+int main(void)
+{
+	char step[64];
+	begin();
+	compile();
+	printf("ready\n");
+	next(step);
+	good(compiled);
+	printf("good\n");
+}`, 256)
+	s := r.steps(path)
+	s.says("ready")
+	r.Order("cuLinkCreate_v2 * error 2")
+	s.ask("go on")
+	s.says("good")
 }
 
 // TestManagedVariablesOfDriver: where the library finds no addresses, or the driver does not load what the library has changed, the variables are the driver's, which cannot be saved. The program does not notice.

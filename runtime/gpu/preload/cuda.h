@@ -30,7 +30,7 @@ enum {
 	CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
 };
 
-enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_HOST = 2, CU_MEM_LOCATION_TYPE_HOST_NUMA = 3, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOCATION_TYPE_MANAGED = 2, CU_MEM_LOCATION_TYPE_INVALID = 0, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_LOCATION_TYPE_HOST = 2, CU_MEM_LOCATION_TYPE_HOST_NUMA = 3, CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
 enum { CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 1 << 1 };
 enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READ = 1, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
@@ -47,7 +47,16 @@ enum {
 };
 enum { CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY = 1, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, CU_MEM_RANGE_ATTRIBUTE_ACCESSED_BY, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
 	CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE, CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_ID };
-enum { CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134 };
+enum {
+	CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES = 1,
+	CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
+	CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+	CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH,
+	CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+	CU_MEMPOOL_ATTR_USED_MEM_HIGH,
+};
+enum { CU_JIT_INPUT_PTX = 1, CU_JIT_INPUT_FATBINARY = 2 };
+enum { CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134 };
 
 typedef struct { int type, id; } CUmemLocation;
 typedef struct {
@@ -57,6 +66,14 @@ typedef struct {
 	struct { unsigned char compressionType, gpuDirectRDMACapable; unsigned short usage; unsigned char reserved[4]; } allocFlags;
 } CUmemAllocationProp;
 typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
+typedef struct {
+	int allocType, handleTypes;
+	CUmemLocation location;
+	void *win32SecurityAttributes;
+	size_t maxSize;
+	unsigned short usage;
+	unsigned char reserved[54];
+} CUmemPoolProps;
 typedef struct { unsigned numDevices; size_t size; unsigned long long handleTypes, flags; } CUmulticastObjectProp;
 
 enum {
@@ -182,6 +199,10 @@ enum {
 	X(cuModuleGetGlobal_v2, (CUdeviceptr *pointer, size_t *bytes, void *handle, const char *called)) \
 	X(cuLibraryLoadData, (void **handle, const void *code, int *options, void **values, unsigned count, int *of_library, void **of_library_values, unsigned of_library_count)) \
 	X(cuLibraryUnload, (void *handle)) \
+	X(cuLinkCreate_v2, (unsigned count, int *options, void **values, void **linker)) \
+	X(cuLinkAddData_v2, (void *linker, int type, void *data, size_t bytes, const char *called, unsigned count, int *options, void **values)) \
+	X(cuLinkComplete, (void *linker, void **cubin, size_t *bytes)) \
+	X(cuLinkDestroy, (void *linker)) \
 	X(cuLibraryGetGlobal, (CUdeviceptr *pointer, size_t *bytes, void *handle, const char *called)) \
 	X(cuLibraryGetManaged, (CUdeviceptr *pointer, size_t *bytes, void *handle, const char *called)) \
 	X(cuMemAllocManaged, (CUdeviceptr *pointer, size_t bytes, unsigned flags)) \
@@ -214,6 +235,17 @@ enum {
 	X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *handle, void *shared, int type)) \
 	X(cuMemPoolExportToShareableHandle, (void *shared, void *pool, int type, unsigned long long flags)) \
 	X(cuMemPoolImportFromShareableHandle, (void **pool, void *shared, int type, unsigned long long flags)) \
+	X(cuMemPoolCreate, (void **handle, const CUmemPoolProps *properties)) \
+	X(cuMemPoolDestroy, (void *handle)) \
+	X(cuMemPoolTrimTo, (void *handle, size_t keep)) \
+	X(cuMemPoolGetAttribute, (void *handle, int attribute, void *value)) \
+	X(cuMemPoolSetAttribute, (void *handle, int attribute, void *value)) \
+	X(cuMemPoolSetAccess, (void *handle, const CUmemAccessDesc *access, size_t count)) \
+	X(cuMemPoolGetAccess, (int *flags, void *handle, CUmemLocation *l)) \
+	X(cuMemGetDefaultMemPool, (void **handle, CUmemLocation *l, int type)) \
+	X(cuMemGetMemPool, (void **handle, CUmemLocation *l, int type)) \
+	X(cuMemSetMemPool, (CUmemLocation *l, int type, void *handle)) \
+	X(cuDeviceSetMemPool, (CUdevice device, void *handle)) \
 	X(cuImportExternalMemory, (void **memory, const void *description)) \
 	X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle))
 

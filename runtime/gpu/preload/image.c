@@ -10,7 +10,7 @@
 #define WRAPPER 0x466243B1u
 struct fatbin { uint32_t magic; uint16_t version, header; uint64_t bytes; };         // bytes: of the entries, behind the header
 struct wrapper { uint32_t magic, version; const void *data; };
-struct entry { uint16_t kind, version; uint32_t header; uint64_t bytes; };           // bytes: padded, behind the header
+struct entry { uint16_t kind, version; uint32_t header; uint64_t bytes, unused; uint16_t minor, major; uint32_t architecture; }; // bytes: padded, behind the header; architecture: 90 for sm_90
 enum { CUBIN = 2 };
 
 // Of a symbol's st_other: the variable is managed. Of relocations: none; a whole address of 64 bits; the lower or higher half of one in the second word of an instruction. Source: what cuobjdump -elf of the CUDA toolkit 13.0 shows of sm_75 to
@@ -35,8 +35,8 @@ struct cubin {
 
 static int within(const struct cubin *c, uint64_t offset, uint64_t bytes) { return offset <= c->bytes && bytes <= c->bytes - offset; }
 
-// is_cubin returns whether code begins as a cubin of 64 bits does.
-static int is_cubin(const void *code)
+// image_cubin returns whether code begins as a cubin of 64 bits does.
+int image_cubin(const void *code)
 {
 	const Elf64_Ehdr *header = code;
 
@@ -48,7 +48,7 @@ static int sound(struct cubin *c)
 {
 	const Elf64_Ehdr *header = (const void *)c->at;
 
-	if (c->bytes < sizeof(*header) || !is_cubin(header) || !within(c, header->e_shoff, (uint64_t)header->e_shnum * sizeof(Elf64_Shdr)))
+	if (c->bytes < sizeof(*header) || !image_cubin(header) || !within(c, header->e_shoff, (uint64_t)header->e_shnum * sizeof(Elf64_Shdr)))
 		return 0;
 	c->sections = (const void *)(c->at + header->e_shoff);
 	c->count = header->e_shnum;
@@ -87,20 +87,35 @@ static size_t length(const void *code)
 	return end;
 }
 
+// fat_of returns the fat binary that code is, or that a wrapper refers to; NULL: neither.
+static const struct fatbin *fat_of(const void *code)
+{
+	const struct wrapper *wrapper = code;
+	const struct fatbin *fat = wrapper->magic == WRAPPER ? wrapper->data : code;
+
+	return fat->magic == FATBIN ? fat : NULL;
+}
+
+int image_fat(const void *code, const void **at, size_t *bytes)
+{
+	const struct fatbin *fat = fat_of(code);
+
+	*at = fat;
+	*bytes = fat ? fat->header + fat->bytes : 0;
+	return fat != NULL;
+}
+
 // each calls f with each cubin of some code until one returns 0, and returns whether none has.
 static int each(const void *code, int (*f)(struct cubin *c, void *with), void *with)
 {
-	const struct wrapper *wrapper = code;
-	const struct fatbin *fat = code;
+	const struct fatbin *fat = fat_of(code);
 	struct cubin whole = {.at = (char *)code};
 
-	if (is_cubin(code)) {
+	if (image_cubin(code)) {
 		whole.bytes = length(code);
 		return !sound(&whole) || f(&whole, with);
 	}
-	if (wrapper->magic == WRAPPER)
-		fat = wrapper->data;
-	if (fat->magic != FATBIN)
+	if (!fat)
 		return 1;
 	for (const char *at = (const char *)fat + fat->header, *end = at + fat->bytes; end - at >= (ptrdiff_t)sizeof(struct entry);) {
 		const struct entry *e = (const void *)at;
@@ -169,6 +184,18 @@ static int has_none(struct cubin *c, void *with)
 	return 1;
 }
 
+// suits returns 0 for a cubin that a GPU of a capability (10 times the major number, and the minor one) can run.
+static int suits(struct cubin *c, void *with)
+{
+	unsigned capability = *(unsigned *)with;
+
+	return c->entry && (c->entry->architecture / 10 != capability / 10 || c->entry->architecture > capability);
+}
+
+int image_suits(const void *code, unsigned capability) { return !each(code, suits, &capability); }
+
+int image_has(const void *code) { return !each(code, has_none, NULL); }
+
 // measure counts the bytes of a cubin with what is ahead of it, and append copies these. The header of a fat binary is ahead of all.
 static size_t ahead(const struct cubin *c) { return c->entry ? c->entry->header : 0; }
 
@@ -198,7 +225,7 @@ int image_read(struct image *i, const void *code)
 	size_t bytes = 0;
 
 	*i = (struct image){0};
-	if (each(code, has_none, NULL) || !each(code, measure, &bytes))
+	if (!image_has(code) || !each(code, measure, &bytes))
 		return 0;
 	i->code = room(bytes);
 	if (i->code && each(code, append, i) && each(i->code, list, i))

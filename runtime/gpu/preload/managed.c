@@ -167,7 +167,7 @@ static size_t tables(size_t bytes, int small)
 	return sizeof(s) + managed_units(&s) * sizeof(struct unit) + bytes / CHUNK_BYTES * (sizeof(struct chunk) + (small ? sizeof(struct slab) : 0));
 }
 
-static struct span *span_new(size_t bytes, int small)
+static struct span *span_new(size_t bytes, int small, const struct pool *pool)
 {
 	struct span *s = room(tables(bytes, small));
 
@@ -179,15 +179,18 @@ static struct span *span_new(size_t bytes, int small)
 	s->chunks = (struct chunk *)(s->units + managed_units(s));
 	s->slabs = small ? (struct slab *)(s->chunks + bytes / CHUNK_BYTES) : NULL;
 	s->away = bytes / CHUNK_BYTES;
-	for (size_t i = 0; i < bytes / CHUNK_BYTES; i++)
-		s->chunks[i].preferred = s->chunks[i].prefetched = NOWHERE_ADVISED;
+	s->pool = pool;
+	for (size_t i = 0; i < bytes / CHUNK_BYTES; i++) {
+		s->chunks[i].preferred = (short)(pool ? managed_place(pool->location) : NOWHERE_ADVISED);
+		s->chunks[i].prefetched = NOWHERE_ADVISED;
+	}
 	return s;
 }
 
 // span_make reserves a span, and has the host's pages ready for being touched. Without a context it lasts.
-static CUresult span_make(CUcontext context, size_t bytes, size_t asked, struct span **made)
+static CUresult span_make(CUcontext context, size_t bytes, size_t asked, const struct pool *pool, struct span **made)
 {
-	struct span *s = grow() ? span_new(bytes, !asked) : NULL;
+	struct span *s = grow() ? span_new(bytes, !asked, pool) : NULL;
 	CUresult r = s ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	size_t place;
 
@@ -264,21 +267,21 @@ static int take(struct span *s, size_t chunk, size_t bytes, CUdeviceptr *pointer
 	return 1;
 }
 
-static CUresult alloc_small(CUcontext context, size_t bytes, CUdeviceptr *pointer)
+static CUresult alloc_small(CUcontext context, size_t bytes, const struct pool *pool, CUdeviceptr *pointer)
 {
 	struct span *s;
 	CUresult r;
 
 	for (size_t place = count; place-- > 0;)
-		for (size_t chunk = 0; spans[place]->slabs && spans[place]->context == context && chunk < ARENA / CHUNK_BYTES; chunk++)
+		for (size_t chunk = 0; spans[place]->slabs && spans[place]->context == context && spans[place]->pool == pool && chunk < ARENA / CHUNK_BYTES; chunk++)
 			if (take(spans[place], chunk, bytes, pointer))
 				return CUDA_SUCCESS;
-	r = span_make(context, ARENA, 0, &s);
+	r = span_make(context, ARENA, 0, pool, &s);
 	return r == CUDA_SUCCESS && !take(s, 0, bytes, pointer) ? CUDA_ERROR_OUT_OF_MEMORY : r;
 }
 
 // alloc makes an allocation in a context, or one that lasts.
-static CUresult alloc(CUcontext context, size_t bytes, CUdeviceptr *pointer)
+static CUresult alloc(CUcontext context, size_t bytes, const struct pool *pool, CUdeviceptr *pointer)
 {
 	struct span *s = NULL;
 	CUresult r;
@@ -287,16 +290,16 @@ static CUresult alloc(CUcontext context, size_t bytes, CUdeviceptr *pointer)
 	if (!managed_catch())
 		r = CUDA_ERROR_OPERATING_SYSTEM;
 	else if (context && bytes <= LARGEST)
-		r = alloc_small(context, bytes, pointer);
+		r = alloc_small(context, bytes, pool, pointer);
 	else
-		r = span_make(context, (bytes + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1), bytes, &s);
+		r = span_make(context, (bytes + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1), bytes, pool, &s);
 	if (s)
 		*pointer = s->address;
 	managed_unlock();
 	return r;
 }
 
-CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes)
+CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes, const struct pool *pool)
 {
 	CUcontext context = NULL;
 	CUresult r = driver.cuCtxGetCurrent(&context);
@@ -305,10 +308,10 @@ CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	if (r != CUDA_SUCCESS)
 		return r;
-	return context ? alloc(context, bytes, pointer) : CUDA_ERROR_INVALID_CONTEXT;
+	return context ? alloc(context, bytes, pool, pointer) : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-CUresult managed_alloc_lasting(CUdeviceptr *pointer, size_t bytes) { return alloc(NULL, bytes, pointer); }
+CUresult managed_alloc_lasting(CUdeviceptr *pointer, size_t bytes) { return alloc(NULL, bytes, NULL, pointer); }
 
 int managed_free(CUdeviceptr pointer, CUresult *result)
 {
@@ -337,6 +340,44 @@ int managed_free(CUdeviceptr pointer, CUresult *result)
 	}
 	managed_unlock();
 	return found;
+}
+
+// used returns how many bytes of a span are in use.
+static size_t used(const struct span *s)
+{
+	size_t bytes = s->asked;
+
+	for (size_t i = 0; s->slabs && i < s->bytes / CHUNK_BYTES; i++)
+		bytes += s->slabs[i].used * s->slabs[i].size;
+	return bytes;
+}
+
+size_t managed_pool_used(const struct pool *pool)
+{
+	size_t bytes = 0;
+
+	for (size_t i = 0; i < count; i++)
+		if (spans[i]->pool == pool)
+			bytes += used(spans[i]);
+	return bytes;
+}
+
+int managed_trim(const struct pool *pool)
+{
+	CUresult waited = CUDA_ERROR_NOT_FOUND;
+	int left = 0;
+
+	for (size_t i = count; i-- > 0;) {
+		if (spans[i]->pool != pool)
+			continue;
+		if (!used(spans[i]) && waited == CUDA_ERROR_NOT_FOUND)
+			waited = managed_idle(0);
+		if (!used(spans[i]) && waited == CUDA_SUCCESS)
+			span_free(spans[i]);
+		else
+			left = 1;
+	}
+	return left;
 }
 
 void managed_context_ends(CUcontext context)
@@ -371,7 +412,12 @@ void managed_context_ended(CUcontext context)
 // block returns what all small allocations of a chunk have in common.
 static uint64_t block(const struct allocation *a) { return a->span->slabs ? IDS | (a->address - a->address % CHUNK_BYTES) : a->id; }
 
-static size_t mapped(const struct allocation *a) { return a->span->slabs ? CHUNK_BYTES : a->span->bytes; }
+static size_t mapped(const struct allocation *a)
+{
+	size_t bytes = a->span->slabs ? CHUNK_BYTES : a->span->bytes;
+
+	return a->span->pool ? managed_reserved(bytes) : bytes;
+}
 
 static struct chunk *first_of(const struct allocation *a) { return &a->span->chunks[(a->address - a->span->address) / CHUNK_BYTES]; }
 
@@ -395,7 +441,7 @@ int managed_attribute(void *data, int attribute, CUdeviceptr pointer, CUresult *
 	if (!data)
 		return 1;
 	switch (attribute) {
-	case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = a.span->context; break;
+	case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = a.span->pool ? NULL : a.span->context; break;
 	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(unsigned *)data = CU_MEMORYTYPE_DEVICE; break;
 	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
 	case CU_POINTER_ATTRIBUTE_HOST_POINTER: *(CUdeviceptr *)data = pointer; break;
@@ -411,8 +457,8 @@ int managed_attribute(void *data, int attribute, CUdeviceptr pointer, CUresult *
 	case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: *(char *)data = 0; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = a.address; break;
 	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = a.bytes; break;
-	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(uint64_t *)data = 0; break;
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)data = 0; break;
+	case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: *(const void **)data = a.span->pool; break;
 	case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: *(uint64_t *)data = CU_MEM_ACCESS_FLAGS_PROT_READWRITE; break;
 	case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: *(size_t *)data = mapped(&a); break;
 	case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: *(CUdeviceptr *)data = a.address; break;

@@ -25,6 +25,16 @@ struct chunk { unsigned char side, read_mostly, apart; short preferred, prefetch
 // unit is memory for some chunks side by side: a device's, or memory of the host if they are PINNED. Without memory, the count of its range is 0.
 struct unit { struct range range; struct piece piece; int pinned; };
 
+// pool is one of managed memory (managed_pool.c). Its address is the program's handle.
+struct pool {
+	struct pool *next;
+	CUmemLocation location; // that its memory prefers
+	int by_default, current, gone; // gone: it was destroyed; its memory is there until that is freed
+	uint64_t attributes[4]; // the first ones of CUmemPool_attribute
+	uint64_t access;        // that was asked for: devices by bits, the last bit is the CPU
+	size_t most;            // bytes that were in use at one time
+};
+
 // span is reserved addresses with one large allocation, or with small ones.
 struct span {
 	CUdeviceptr address;
@@ -33,6 +43,7 @@ struct span {
 	CUdevice device;
 	uint64_t id;
 	int lasts;           // it is for variables, and does not end with a context
+	const struct pool *pool; // NULL: it is of none
 	size_t unit;         // bytes of each unit, but for the last one
 	size_t away;         // chunks that a kernel cannot use
 	size_t next, window; // the chunk after those that a touch has brought, and how many those were
@@ -60,11 +71,22 @@ int managed_covers(CUdeviceptr pointer, size_t bytes);
 int managed_near(CUdeviceptr pointer, size_t bytes);
 // managed_used is true for a chunk that an allocation is, or was, in.
 int managed_used(const struct span *s, size_t chunk);
-// managed_alloc makes memory in the current context. managed_free frees what begins at an address; false where nothing does.
-CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes);
+// managed_alloc makes memory in the current context, of a pool, or of none (NULL). managed_free frees what begins at an address; false where nothing does.
+CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes, const struct pool *pool);
 // managed_alloc_lasting makes memory that needs no context, and does not end with one. It shares no chunk with another allocation.
 CUresult managed_alloc_lasting(CUdeviceptr *pointer, size_t bytes);
 int managed_free(CUdeviceptr pointer, CUresult *result);
+// managed_reserved returns how much a pool of the driver's would have for so many bytes: multiples of 32 MiB.
+static inline size_t managed_reserved(size_t bytes) { return (bytes + (32 << 20) - 1) & ~(size_t)((32 << 20) - 1); }
+// managed_pool_used returns how many bytes of a pool are in use. managed_trim frees a pool's addresses that have no allocation, and returns whether it has others. The caller has the lock.
+size_t managed_pool_used(const struct pool *pool);
+int managed_trim(const struct pool *pool);
+// managed_pool_alloc and managed_pool_free are cuMemAllocFromPoolAsync and cuMemFreeAsync. NOT_FOUND: the pool is the driver's. NOT_SUPPORTED: a stream is being captured, or the memory is of no pool. The caller names the functions of the
+// driver for a stream. What is freed is waited for.
+CUresult managed_pool_alloc(CUdeviceptr *pointer, size_t bytes, void *handle, CUstream stream, CUresult (*capturing)(CUstream, int *));
+CUresult managed_pool_free(CUdeviceptr pointer, CUstream stream, CUresult (*wait)(CUstream));
+// managed_place returns a location as a device or CPU; NOWHERE_ADVISED where there is no such one.
+int managed_place(CUmemLocation l);
 // managed_context_ends moves what lasts to the host before a context ends in which it was used.
 void managed_context_ends(CUcontext context);
 void managed_context_ended(CUcontext context);

@@ -15,7 +15,7 @@ CUresult hook_cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned fla
 	if (!pointer || !bytes || (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST))
 		return CUDA_ERROR_INVALID_VALUE;
 	// What the library cannot make is the driver's, which the driver cannot save.
-	return managed_alloc(pointer, bytes) == CUDA_SUCCESS ? CUDA_SUCCESS : driver.cuMemAllocManaged(pointer, bytes, flags);
+	return managed_alloc(pointer, bytes, NULL) == CUDA_SUCCESS ? CUDA_SUCCESS : driver.cuMemAllocManaged(pointer, bytes, flags);
 }
 
 // Copies between the host and a device, where what is the host's may be managed memory: that goes to the device first, as with the driver, and is copied there.
@@ -44,8 +44,7 @@ COPY(cuMemcpyDtoHAsync_v2_ptsz, to, cuMemcpyDtoDAsync_v2_ptsz, (void *to, CUdevi
 // LAST is the bit of a chunk's accessed that is the CPU's.
 #define LAST 63
 
-// place returns a location as a device or CPU; NOWHERE_ADVISED where there is no such one.
-static int place(CUmemLocation l)
+int managed_place(CUmemLocation l)
 {
 	switch (l.type) {
 	case CU_MEM_LOCATION_TYPE_DEVICE: return l.id >= 0 && l.id < MAX_DEVICES && range_devices() >> l.id & 1 ? l.id : NOWHERE_ADVISED;
@@ -109,12 +108,16 @@ static CUresult advise(CUdeviceptr pointer, size_t bytes, int advice, CUmemLocat
 
 	if (advice < CU_MEM_ADVISE_SET_READ_MOSTLY || advice > CU_MEM_ADVISE_UNSET_ACCESSED_BY)
 		return CUDA_ERROR_INVALID_VALUE;
-	if (needs && place(l) == NOWHERE_ADVISED)
+	if (needs && managed_place(l) == NOWHERE_ADVISED)
 		return nowhere;
 	if (!within(pointer, bytes, &s, &from, &to))
 		return CUDA_ERROR_INVALID_VALUE;
+	if (s->pool) { // as with the driver
+		managed_unlock();
+		return CUDA_ERROR_NOT_SUPPORTED;
+	}
 	for (; from < to; from++)
-		note(&s->chunks[from], advice, needs ? place(l) : 0);
+		note(&s->chunks[from], advice, needs ? managed_place(l) : 0);
 	managed_unlock();
 	return CUDA_SUCCESS;
 }
@@ -132,7 +135,7 @@ CUresult hook_cuMemAdvise(CUdeviceptr pointer, size_t bytes, int advice, CUdevic
 // prefetch moves a range to the device at once. Two moves need devices that are at rest: to the host, and from PINNED memory to the device. If a stream is at work, prefetch leaves these chunks where they are: the work may wait for the caller.
 static CUresult prefetch(CUdeviceptr pointer, size_t bytes, CUmemLocation l, CUstream stream, CUresult (*query)(CUstream))
 {
-	int where = place(l), idle;
+	int where = managed_place(l), idle;
 	CUresult r = CUDA_SUCCESS;
 	size_t from, to;
 	struct span *s;
@@ -223,7 +226,7 @@ static CUresult attach(CUdeviceptr pointer, size_t bytes, unsigned flags)
 
 	if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && flags != CU_MEM_ATTACH_SINGLE)
 		return CUDA_ERROR_INVALID_VALUE;
-	return managed_find(pointer, &a) && a.address == pointer && (!bytes || bytes == a.bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return managed_find(pointer, &a) && !a.span->pool && a.address == pointer && (!bytes || bytes == a.bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult hook_cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, size_t bytes, unsigned flags)

@@ -110,7 +110,7 @@ static CUresult free_on(CUdeviceptr pointer, CUstream stream, CUresult (*free_as
 	CUresult waited, freed;
 
 	if (managed_covers(pointer, 1))
-		return CUDA_ERROR_NOT_SUPPORTED;
+		return managed_pool_free(pointer, stream, wait);
 	if (!table_find(pointer, &r) || r.address != pointer)
 		return free_async(pointer, stream);
 	if (!capture_wait_begin()) {

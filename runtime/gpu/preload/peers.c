@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "peers.h"
 #include "hooks.h"
+#include "managed.h"
 #include "range.h"
 
 #include <pthread.h>
@@ -94,8 +95,20 @@ CUresult hook_cuCtxDisablePeerAccess(CUcontext peer)
 #define POOLS(name, arguments, call) CUresult hook_##name arguments { __atomic_store_n(&pools, 1, __ATOMIC_RELAXED); return driver.name call; }
 POOLS(cuMemAllocAsync, (CUdeviceptr *pointer, size_t bytes, CUstream stream), (pointer, bytes, stream))
 POOLS(cuMemAllocAsync_ptsz, (CUdeviceptr *pointer, size_t bytes, CUstream stream), (pointer, bytes, stream))
-POOLS(cuMemAllocFromPoolAsync, (CUdeviceptr *pointer, size_t bytes, void *pool, CUstream stream), (pointer, bytes, pool, stream))
-POOLS(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr *pointer, size_t bytes, void *pool, CUstream stream), (pointer, bytes, pool, stream))
+
+// Memory of pools is the driver's, but for managed memory.
+#define FROM_POOL(name, capturing) \
+	CUresult hook_##name(CUdeviceptr *pointer, size_t bytes, void *pool, CUstream stream) \
+	{ \
+		CUresult r = managed_pool_alloc(pointer, bytes, pool, stream, driver.capturing); \
+ \
+		if (r != CUDA_ERROR_NOT_FOUND) \
+			return r; \
+		__atomic_store_n(&pools, 1, __ATOMIC_RELAXED); \
+		return driver.name(pointer, bytes, pool, stream); \
+	}
+FROM_POOL(cuMemAllocFromPoolAsync, cuStreamIsCapturing)
+FROM_POOL(cuMemAllocFromPoolAsync_ptsz, cuStreamIsCapturing_ptsz)
 
 unsigned peers_count(void)
 {

@@ -45,14 +45,17 @@ static CUresult begin(const struct variable *v)
 	return r;
 }
 
-// prepare copies code, and makes the copy's managed variables the library's. It returns NULL if there are none, or if it cannot: then they are the driver's.
-static struct loaded *prepare(const void *code)
+// jit are the options of a call that loads code.
+struct jit { unsigned count; int *options; void **values; };
+
+// prepare copies code, compiled where jit is not NULL, and makes the copy's managed variables the library's. It returns NULL if there are none, or if it cannot: then they are the driver's.
+static struct loaded *prepare(const void *code, const struct jit *jit)
 {
 	struct image image;
 	struct loaded *l;
 	CUresult r;
 
-	if (!code || !thread_runs() || !image_read(&image, code))
+	if (!code || !thread_runs() || !(jit ? image_compile(&image, code, jit->count, jit->options, jit->values) : image_has(code) && image_ready(code) && image_read(&image, code)))
 		return NULL;
 	l = room(sizeof(*l));
 	if (!l) {
@@ -126,31 +129,39 @@ static int find(const void *handle, const char *name, CUdeviceptr *pointer, size
 	return found;
 }
 
-// The driver has the last word: what it does not load with the library's variables, it loads as the program has it.
-#define LOAD(name, arguments, call) \
+// The driver has the last word: what it does not load with the library's variables, it loads as the program has it. What has no cubin for the devices is compiled.
+#define LOAD(name, arguments, call, ...) \
 	CUresult hook_##name arguments \
 	{ \
+		const struct jit jit = {__VA_ARGS__}; \
 		const void *own = code; \
-		struct loaded *l = prepare(code); \
 		CUresult r; \
  \
-		code = l ? l->image.code : own; \
+		for (int compiled = 0; compiled < 2; compiled++) { \
+			struct loaded *l = prepare(own, compiled ? &jit : NULL); \
+ \
+			if (!l) \
+				continue; \
+			code = l->image.code; \
+			r = driver.name call; \
+			if (r == CUDA_SUCCESS) { \
+				forget(*handle); \
+				note(l, *handle); \
+				return r; \
+			} \
+			discard(l); \
+		} \
+		code = own; \
 		r = driver.name call; \
 		if (r == CUDA_SUCCESS) \
 			forget(*handle); \
-		if (r == CUDA_SUCCESS && l) \
-			note(l, *handle); \
-		if (r == CUDA_SUCCESS || !l) \
-			return r; \
-		discard(l); \
-		code = own; \
-		return driver.name call; \
+		return r; \
 	}
-LOAD(cuModuleLoadData, (void **handle, const void *code), (handle, code))
-LOAD(cuModuleLoadDataEx, (void **handle, const void *code, unsigned count, int *options, void **values), (handle, code, count, options, values))
-LOAD(cuModuleLoadFatBinary, (void **handle, const void *code), (handle, code))
+LOAD(cuModuleLoadData, (void **handle, const void *code), (handle, code), 0, NULL, NULL)
+LOAD(cuModuleLoadDataEx, (void **handle, const void *code, unsigned count, int *options, void **values), (handle, code, count, options, values), count, options, values)
+LOAD(cuModuleLoadFatBinary, (void **handle, const void *code), (handle, code), 0, NULL, NULL)
 LOAD(cuLibraryLoadData, (void **handle, const void *code, int *options, void **values, unsigned count, int *of_library, void **of_library_values, unsigned of_library_count),
-	(handle, code, options, values, count, of_library, of_library_values, of_library_count))
+	(handle, code, options, values, count, of_library, of_library_values, of_library_count), count, options, values)
 
 #define UNLOAD(name) \
 	CUresult hook_##name(void *handle) \
