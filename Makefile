@@ -317,6 +317,7 @@ bench: deps build tools ## measure cryo beside stock containerd and CRIU; for ex
 	@bin/bench/bench $(BENCHFLAGS)
 
 .PHONY: picture
+picture: PACKAGES += podman
 picture: deps build tools ## measure freezes and first answers on a machine that does nothing else, and draw integration/bench/picture.svg
 	@$(GO) build -o bin/bench/bench ./integration/bench $(QUIETLY)
 	@bin/bench/bench --cases snapshot,restore --sizes 256 --rounds 5 --json integration/bench/picture.json

@@ -26,11 +26,11 @@ type benchCase struct {
 var cases = []benchCase{
 	{name: "start", about: "ctr run --detach until it returns, beside the stock shim's", once: (*bench).start},
 	{name: "idle", about: "proportional set size of the shim and its children, 5 s after the start, beside the stock shim's", once: (*bench).idle},
-	{name: "snapshot", about: "longest gap of a thread that ticks a thousand times a second, and checkpoint --leave-running with syncfs; beside criu dump into a tmpfs and ctr c checkpoint", each: (*bench).snapshot, memory: 2, disk: 3},
+	{name: "snapshot", about: "longest gap of a thread that ticks a thousand times a second, and checkpoint --leave-running with syncfs; beside criu dump into a tmpfs, ctr c checkpoint and podman container checkpoint --export", each: (*bench).snapshot, memory: 2, disk: 3},
 	{name: "push", about: "checkpoint with a push into an empty registry here, beside the slower of sha256 on all cores and one upload of one blob", each: (*bench).push, memory: 1, disk: 3},
 	{name: "lines", about: "restores from a registry on slow lines: until the process has answered, and until all is here", once: (*bench).lines},
 	{name: "group", about: "how long members of groups of 2, 8 and 32 stand still in checkpoint --group, beside one of them in a checkpoint of its own, and beside all in as many checkpoints at the same time", once: (*bench).group, asked: true},
-	{name: "restore", about: "until the process has answered, and until the kernel has all its pages that are not zero; beside criu restore and ctr c restore", each: (*bench).restore, memory: 1, disk: 7},
+	{name: "restore", about: "until the process has answered, and until the kernel has all its pages that are not zero; beside criu restore, ctr c restore and podman container restore --import", each: (*bench).restore, memory: 1, disk: 7},
 	{name: "second", about: "bytes stored and sent after 1 % of memory has changed, beside those of the first snapshot", each: (*bench).second, memory: 1, disk: 3},
 	{name: "pool", about: "first answer of a container that is taken out of a pool, beside an ordinary restore and a cold start; the shim's part; what a paused container takes", each: (*bench).pool, asked: true, memory: 3, disk: 2},
 	{name: "other", about: "checkpoints and pushes of which nothing is there yet, and restores, also of what was prewarmed, beside those of another cryo, whose programs are in the directory of --other", each: (*bench).other, memory: 4, disk: 7},

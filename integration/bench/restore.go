@@ -21,8 +21,9 @@ func (b *bench) restore(ctx context.Context, s subject) (err error) {
 	}
 	bare := b.bareWay(ctx, u, s)
 	stock, stockRemote := b.stockWays(ctx, s)
-	ways := []*way{local, bare, remote, stock, stockRemote}
-	defer func() { b.report.add(restoreFigures(s, local, remote, bare, stock, stockRemote)...) }()
+	podman := b.podmanWay(ctx, s)
+	ways := []*way{local, bare, remote, stock, stockRemote, podman}
+	defer func() { b.report.add(restoreFigures(s, local, remote, bare, stock, stockRemote, podman)...) }()
 	if err := b.settle(); err != nil {
 		return err
 	}
@@ -64,6 +65,9 @@ func reason(err error) string {
 	var apart *apartError
 	if errors.As(err, &apart) {
 		return apart.Error()
+	}
+	if errors.Is(err, errNoPodman) {
+		return err.Error()
 	}
 	return failure + err.Error()
 }
@@ -117,7 +121,7 @@ func (b *bench) answer(ctx context.Context, a *attempt) (first, filled float64, 
 }
 
 // restoreFigures compares.
-func restoreFigures(s subject, local, remote, bare, stock, stockRemote *way) []*figure {
+func restoreFigures(s subject, local, remote, bare, stock, stockRemote, podman *way) []*figure {
 	var all []*figure
 	for _, state := range []struct {
 		name string
@@ -128,7 +132,7 @@ func restoreFigures(s subject, local, remote, bare, stock, stockRemote *way) []*
 	} {
 		for _, ours := range []*way{local, remote} {
 			t := state.of(ours)
-			others := []*way{bare, stock}
+			others := []*way{bare, stock, podman}
 			if ours == remote {
 				others = append(others, stockRemote)
 			}

@@ -17,8 +17,9 @@ func (b *bench) snapshot(ctx context.Context, s subject) error {
 	pause := &figure{Case: "freeze", What: "longest pause the process sees", BesideWhat: besidePause + "bare criu dump"}
 	said := &figure{Case: "freeze", What: "what cryo reports", BesideWhat: "bare criu dump to tmpfs"}
 	stock := &figure{Case: "freeze", What: "longest pause the process sees", BesideWhat: besidePause + "ctr c checkpoint"}
+	podman := &figure{Case: "freeze", What: "longest pause the process sees", BesideWhat: besidePause + podmanCheckpoint}
 	durable := &figure{Case: "snapshot", What: "complete and durable", BesideWhat: "ctr c checkpoint --task --rw --image", Aim: aim{Ratio: 0.25}}
-	all := []*figure{freeze, pause, said, stock, durable}
+	all := []*figure{freeze, pause, said, stock, podman, durable}
 	for _, f := range all {
 		f.Subject, f.Unit = s.name(), "s"
 	}
@@ -34,7 +35,7 @@ func (b *bench) snapshot(ctx context.Context, s subject) error {
 	ours := &side{run: func(c *container) error {
 		t, elapsed, gap, err := b.durableSnapshot(ctx, c)
 		if err == nil {
-			freeze.Cryo, pause.Cryo, stock.Cryo = append(freeze.Cryo, gap), append(pause.Cryo, gap), append(stock.Cryo, gap)
+			freeze.Cryo, pause.Cryo, stock.Cryo, podman.Cryo = append(freeze.Cryo, gap), append(pause.Cryo, gap), append(stock.Cryo, gap), append(podman.Cryo, gap)
 			said.Cryo, durable.Cryo = append(said.Cryo, t.Freeze), append(durable.Cryo, elapsed)
 		}
 		return err
@@ -46,6 +47,7 @@ func (b *bench) snapshot(ctx context.Context, s subject) error {
 		}
 		return err
 	}}
+	p, failed := b.newPodman(ctx)
 	for round := 0; round < b.rounds && (round == 0 || !b.late()); round++ {
 		var err error
 		if round%2 == 0 {
@@ -56,6 +58,15 @@ func (b *bench) snapshot(ctx context.Context, s subject) error {
 		if err != nil {
 			return err
 		}
+		if failed == nil {
+			var gap float64
+			if gap, failed = p.pause(ctx, s); failed == nil {
+				podman.Beside = append(podman.Beside, gap)
+			}
+		}
+	}
+	if failed != nil {
+		podman.BesideNotRun = reason(failed)
 	}
 	for _, f := range all {
 		f.NotRun = ours.notRun

@@ -38,6 +38,7 @@ func cases(s settings) []testCase {
 		testCase{"training", "PyTorch trains: the losses of an undisturbed run", 1, 60, 8, runTraining},
 		testCase{"several", "three processes on a GPU, --force gpu-several", 1, 25, 8, runSeveral},
 		testCase{"managed", "managed memory: refused, unharmed", 1, 10, 4, runManaged},
+		testCase{"managed-empty-pool", "a pool of managed memory of which nothing is allocated: refused, unharmed", 1, 10, 4, runEmptyPool},
 		testCase{"long", "kernel past the deadline: refused; taken with a longer one", 1, 35, 4, runLong},
 		testCase{"interrupt", "interruptible kernels: locked within a second", 1, 120, 4, runInterrupt},
 		testCase{"stock", "checkpoint and restore by ctr", 1, 15, 4, runStock},

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"time"
@@ -73,12 +74,21 @@ func runSeveral(ctx context.Context, b *bench, r *result) error {
 }
 
 func runManaged(ctx context.Context, b *bench, r *result) error {
-	c := b.container(r.Case, "/gpu/app", "--gib", "0.25", "--mode", "managed")
+	return b.unsupported(ctx, r, b.container(r.Case, "/gpu/app", "--gib", "0.25", "--mode", "managed"))
+}
+
+// runEmptyPool has a program that the driver would save, and lose at its restore.
+func runEmptyPool(ctx context.Context, b *bench, r *result) error {
+	return b.unsupported(ctx, r, b.container(r.Case, "/gpu/managed", "--empty-pool"))
+}
+
+// unsupported wants a container refused for its managed memory, and its process named.
+func (b *bench) unsupported(ctx context.Context, r *result, c *container) error {
 	defer b.clear(ctx, c)
 	if err := c.start(ctx); err != nil {
 		return err
 	}
-	return b.refused(ctx, r, c, []string{"(?i)managed memory", `\bapp\b`})
+	return b.refused(ctx, r, c, []string{"(?i)managed memory", `\b` + filepath.Base(c.program[0]) + `\b`})
 }
 
 // runLong wants a deadline to be kept, and who was late to be named: process, command and GPU.

@@ -1,10 +1,11 @@
 // managed: a container's program that works on managed memory (cudaMallocManaged), by turns on the device and on the host, and compares everything with
 // what the host alone computes in memory of its own.
 //
-//   managed [--gib N] [--still]
+//   managed [--gib N] [--still] [--empty-pool]
 //
 // It answers as ask.py describes. Between questions it ticks: a stencil, a traversal of a graph, variables, advice and prefetches, a pool, a write barrier by a handler of its
-// own for SIGSEGV, and N GiB in slices, one of them at each tick. With --still it does nothing in between.
+// own for SIGSEGV, and N GiB in slices, one of them at each tick. With --still it does nothing in between. With --empty-pool it does
+// nothing either, and has a pool of managed memory of which nothing is allocated.
 // Questions: "check"; "measure SECONDS" answers with medians in seconds: "kernel", of one that reads and writes 1 GiB of the device; "touch", of the host
 // that reads a word of each page of 256 MiB after a kernel; "back", of a kernel on 256 MiB that the host has written; "edges", of 20 steps of a stencil on
 // the device and one of the host on 64 rows; "halves", of a step on the device and one on the host, on all rows.
@@ -419,12 +420,14 @@ std::string checkAll(std::vector<std::unique_ptr<Task>> *all, unsigned long long
 
 int main(int argc, char **argv) {
   double gib = 1;
-  bool still = false;
+  bool still = false, empty = false;
   if (const char *d = getenv("WORK")) directory = d;
   for (int i = 1; i < argc; i++) {
     const std::string flag = argv[i];
     if (flag == "--still")
       still = true;
+    else if (flag == "--empty-pool")
+      still = empty = true;
     else if (flag == "--gib" && i + 1 < argc)
       gib = atof(argv[++i]);
     else
@@ -443,6 +446,13 @@ int main(int argc, char **argv) {
 #endif
     all.emplace_back(new Large(gib));
   }
+#if CUDART_VERSION >= 13000
+  if (empty) {
+    cudaMemPool_t pool;
+    cudaMemLocation device = location(0);
+    must(cudaMemGetDefaultMemPool(&pool, &device, cudaMemAllocationTypeManaged), "cudaMemGetDefaultMemPool");
+  }
+#endif
   ready();
   for (unsigned long long ticks = 0;;) {
     Question q;
