@@ -109,6 +109,9 @@ func (k intakeKind) slots() int {
 	return int(min(max(*m.MemAvailableBytes/4/format.MaxFrame, intakeAside), k.inMemory))
 }
 
+// Expect says how many bytes are to come, at most about. The kernel takes as long to give memory that was never used as CRIU takes to send what comes there, on some virtual machines longer: so it is asked for that before processes stand still.
+func (in *Intake) Expect(bytes int64) { in.memory.touch(bytes) }
+
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.
 func (in *Intake) Begin(file uint32) error {
 	if in.at != nil {

@@ -170,17 +170,18 @@ func segmentSize(gpus bool, memory int64) int64 {
 	return smallSegment
 }
 
-// resident is how much memory a process and its descendants have in RAM, in bytes. What several have counts for each, and those that have
+// resident is how much memory a process and its descendants have in RAM, in bytes, and how much of that is neither of files nor shared. What several have counts for each, and those that have
 // ended for nothing. Source: proc_pid_statm(5).
-func resident(pid int) (total int64) {
-	var size, pages int64
+func resident(pid int) (total, own int64) {
+	var size, pages, shared int64
 	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid)); err == nil {
-		if _, err := fmt.Sscan(string(text), &size, &pages); err == nil {
-			total = pages * int64(os.Getpagesize())
+		if _, err := fmt.Sscan(string(text), &size, &pages, &shared); err == nil {
+			total, own = pages*int64(os.Getpagesize()), (pages-shared)*int64(os.Getpagesize())
 		}
 	}
 	for _, child := range criu.ChildProcesses(pid) {
-		total += resident(child)
+		more, ofMore := resident(child)
+		total, own = total+more, own+ofMore
 	}
-	return total
+	return total, own
 }

@@ -77,14 +77,14 @@ func TestResident(t *testing.T) {
 	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	if n := resident(cmd.Process.Pid); n < 32<<20 || n > 1<<30 {
-		t.Errorf("a shell and its child have %d bytes", n)
+	if all, own := resident(cmd.Process.Pid); own < 32<<20 || own >= all || all > 1<<30 {
+		t.Errorf("a shell and its child have %d bytes, of which %d are their own", all, own)
 	}
 	in.Close()
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
-	if n := resident(cmd.Process.Pid); n != 0 {
-		t.Errorf("what has ended has %d bytes", n)
+	if all, own := resident(cmd.Process.Pid); all != 0 || own != 0 {
+		t.Errorf("what has ended has %d bytes, of which %d are its own", all, own)
 	}
 }

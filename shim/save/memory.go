@@ -18,12 +18,14 @@ type memory struct {
 	intake *image.Intake
 }
 
-// takeIn waits for CRIU in the background. images is where CRIU's images go, work a directory of ours.
-func (t *taking) takeIn(ctx context.Context, images, work string) (*memory, error) {
+// takeIn waits for CRIU in the background. pid is the container's first process, images is where CRIU's images go, work a directory of ours.
+func (t *taking) takeIn(ctx context.Context, pid int, images, work string) (*memory, error) {
 	intake, err := image.NewIntake(ctx, t.sender.watch(t.store), work, int64(os.Getpagesize()), t.packOptions())
 	if err != nil {
 		return nil, err
 	}
+	_, own := resident(pid)
+	intake.Expect(own)
 	m := &memory{intake: intake}
 	m.takeIn(ctx, func(ctx context.Context) error { return m.serve(ctx, t.shim, images) })
 	return m, nil

@@ -95,7 +95,8 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 		return desc, nil, err
 	}
 	if t.SegmentSize == 0 {
-		t.SegmentSize = segmentSize(sub.gpus, resident(sub.process.pid))
+		all, _ := resident(sub.process.pid)
+		t.SegmentSize = segmentSize(sub.gpus, all)
 	}
 	if t.Push != nil {
 		log.G(ctx).Debug("the registry lets us push")
@@ -198,7 +199,7 @@ func (t *taking) freeze(ctx context.Context, sub *candidate, work string) (desc 
 	if err != nil {
 		return desc, nil, err
 	}
-	m, err := t.takeIn(ctx, images, work)
+	m, err := t.takeIn(ctx, sub.process.pid, images, work)
 	if err != nil {
 		return desc, nil, err
 	}

@@ -50,7 +50,7 @@ func (t *taking) checkVerify(sub *candidate) error {
 	if err := restore.CheckTrial(&spec, sub.process.shim, t.Config.Trust, t.name); err != nil {
 		return err
 	}
-	needed := resident(sub.process.pid)
+	needed, _ := resident(sub.process.pid)
 	if available, err := host.AvailableMemory(""); err == nil && available < needed {
 		return refuse("verify-memory", "leave out --verify, or take the snapshot when the host has more memory",
 			"a trial needs the memory of the container a second time: %s, of which the host has %s", config.Size(needed), config.Size(available))
