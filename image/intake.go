@@ -109,7 +109,7 @@ func (k intakeKind) slots() int {
 	return int(min(max(*m.MemAvailableBytes/4/format.MaxFrame, intakeAside), k.inMemory))
 }
 
-// Expect says how many bytes are to come, at most about. The kernel takes as long to give memory that was never used as CRIU takes to send what comes there, on some virtual machines longer: so it is asked for that before processes stand still.
+// Expect asks the kernel for the memory of so many bytes, which are to come: call it before processes stand still. In some virtual machines the kernel takes longer to make memory that was never used than CRIU takes to send what comes there.
 func (in *Intake) Expect(bytes int64) { in.memory.touch(bytes) }
 
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.

@@ -45,7 +45,7 @@ func (s *slots) try() []byte {
 	}
 }
 
-// touch has the kernel give memory to the first of the slots now, for so many bytes. Kernels before Linux 5.14 give it when the slots are used.
+// touch asks the kernel for the memory of the first slots, so many bytes. Kernels before Linux 5.14 make it when the slots are used.
 func (s *slots) touch(bytes int64) {
 	n := min((bytes+format.MaxFrame-1)/format.MaxFrame*format.MaxFrame, int64(len(s.memory)))
 	if n > 0 {

@@ -9,7 +9,7 @@ import (
 	"github.com/cryo-project/cryo/image/format"
 )
 
-// TestSlotsTouched looks which pages the kernel has given to slots that were asked for, and to others.
+// TestSlotsTouched counts the pages that are there of slots that were asked for, and of others.
 func TestSlotsTouched(t *testing.T) {
 	const half = 16
 	s, err := newSlots(2 * half)

@@ -33,6 +33,7 @@ var cases = []benchCase{
 	{name: "restore", about: "until the process has answered, and until the kernel has all its pages that are not zero; beside criu restore, ctr c restore and podman container restore --import", each: (*bench).restore, memory: 1, disk: 7},
 	{name: "second", about: "bytes stored and sent after 1 % of memory has changed, beside those of the first snapshot", each: (*bench).second, memory: 1, disk: 3},
 	{name: "pool", about: "first answer of a container that is taken out of a pool, beside an ordinary restore and a cold start; the shim's part; what a paused container takes", each: (*bench).pool, asked: true, memory: 3, disk: 2},
+	{name: "clones", about: "first answers of eight restores of one snapshot at once, beside one alone and beside eight ctr run of the same program at once", each: (*bench).clones, asked: true, memory: 17, disk: 2},
 	{name: "other", about: "checkpoints and pushes of which nothing is there yet, and restores, also of what was prewarmed, beside those of another cryo, whose programs are in the directory of --other", each: (*bench).other, memory: 4, disk: 7},
 }
 

@@ -29,7 +29,7 @@ const (
 // errNoPodman is why podman is not measured where it is not installed, as on machines without Debian's packages.
 var errNoPodman = errors.New("podman is not installed")
 
-// newPodman gives podman the lab's image.
+// newPodman loads the lab's image into podman.
 func (b *bench) newPodman(ctx context.Context) (*podman, error) {
 	if _, err := exec.LookPath("podman"); err != nil {
 		return nil, errNoPodman

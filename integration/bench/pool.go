@@ -11,8 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/cryo-project/cryo/integration/lab"
 )
 
 // pool measures how soon a process answers whose container is taken out of a pool of one, beside an ordinary restore from the local store and a cold start. Each round waits until the pool is full again, and
@@ -188,14 +186,11 @@ func (b *bench) handedOut(id string) (float64, error) {
 
 // coldStart is a round of "ctr run" by the stock shim.
 func (b *bench) coldStart(ctx context.Context, f poolFigures, s subject) error {
-	flags, err := b.stockFlags()
+	a, err := b.coldAttempt(ctx, s)()
 	if err != nil {
 		return err
 	}
-	c := b.handle(b.a)
-	args := append(append([]string{"run", "--detach", "--null-io", "--runtime", stockRuntime}, flags...), lab.ImageName, c.id)
-	command := func(ctx context.Context) error { return b.a.Ctr(ctx, append(args, s.command("workload")...)...).Err() }
-	first, _, err := b.answer(ctx, &attempt{process: &c.process, command: command, remove: c.remove, way: b.way.Seconds()})
+	first, _, err := b.answer(ctx, a)
 	f.cold.Beside = append(f.cold.Beside, first)
 	return err
 }

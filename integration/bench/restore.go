@@ -95,10 +95,20 @@ func (b *bench) bringBack(ctx context.Context, w *way, t *times) error {
 
 // answer brings a process back, and asks while the command still works on it.
 func (b *bench) answer(ctx context.Context, a *attempt) (first, filled float64, err error) {
+	began := time.Now()
+	first, err = b.first(ctx, a, began, func(ctx context.Context) error {
+		_, err := a.process.ask(ctx, "filled")
+		filled = time.Since(began).Seconds() - a.way
+		return err
+	})
+	return first, filled, errors.Join(err, a.remove(ctx))
+}
+
+// first brings a process back, asks while the command still works on it, and then calls more, if that is not nil. In the end the process looks at all its memory. first returns when the process has answered, in seconds since it began.
+func (b *bench) first(ctx context.Context, a *attempt, began time.Time, more func(context.Context) error) (float64, error) {
 	asking, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	done := make(chan error, 1)
-	began := time.Now()
 	go func() {
 		err := a.command(ctx)
 		if err != nil {
@@ -107,17 +117,16 @@ func (b *bench) answer(ctx context.Context, a *attempt) (first, filled float64, 
 		done <- err
 	}()
 	answered, err := a.process.await(asking, began)
-	if err == nil {
-		_, err = a.process.ask(asking, "filled")
+	if err == nil && more != nil {
+		err = more(asking)
 	}
-	all := time.Since(began)
 	if failed := <-done; failed != nil {
 		err = failed // the rest follows from it
 	}
 	if err == nil {
 		_, err = a.process.ask(ctx, "verify")
 	}
-	return answered.Seconds() - a.way, all.Seconds() - a.way, errors.Join(err, a.remove(ctx))
+	return answered.Seconds() - a.way, err
 }
 
 // restoreFigures compares.

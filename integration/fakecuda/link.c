@@ -44,7 +44,7 @@ CUresult cuLinkAddData_v2(CUlinkState linker, int type, void *data, size_t bytes
 CUresult cuLinkComplete(CUlinkState linker, void **cubin, size_t *bytes)
 {
 	*cubin = (void *)linker->cubin;
-	*bytes = 0; // nobody asks for it
+	*bytes = 0; // the library does not read it
 	return CUDA_SUCCESS;
 }
 

@@ -83,7 +83,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPoo
 	return leave(r);
 }
 
-// The library answers these for its own pools. Of the driver's pools nobody asks here.
+// The library answers these for its own pools. No test asks for the driver's.
 #define NOT_BUILT(name, ...) CUresult name(__VA_ARGS__) { return CUDA_ERROR_NOT_SUPPORTED; }
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 NOT_BUILT(cuMemPoolTrimTo, CUmemoryPool pool, size_t keep)

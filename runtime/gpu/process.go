@@ -147,31 +147,23 @@ const uvmNode = "/dev/nvidia-uvm"
 // largeManaged is smaller than what a pool of managed memory has mapped from its beginning, which is about twice as much as the device has (580.159.04, H200), and larger than what a context has.
 const largeManaged = 1 << 30
 
-// managed reports whether a process has much managed memory of the driver's, or a pool of it. Source: proc_pid_maps(5).
+// managed reports whether a process has much managed memory of the driver's, or a pool of it.
 func (p proc) managed(pid int) (bool, error) {
-	file, err := os.Open(p.path(pid, "maps"))
-	if err != nil {
-		return false, fmt.Errorf("look at mappings of process %d: %w", pid, gone(err))
-	}
-	defer file.Close()
-	s := bufio.NewScanner(file)
-	for s.Scan() {
-		place, rest, _ := strings.Cut(s.Text(), " ")
-		if !strings.HasSuffix(rest, " "+uvmNode) {
-			continue
-		}
-		start, end, _ := strings.Cut(place, "-")
+	return p.mapping(pid, func(addresses, path string) bool {
+		start, end, _ := strings.Cut(addresses, "-")
 		from, err := strconv.ParseUint(start, 16, 64)
 		to, errTo := strconv.ParseUint(end, 16, 64)
-		if errors.Join(err, errTo) == nil && to-from >= largeManaged {
-			return true, nil
-		}
-	}
-	return false, s.Err()
+		return path == uvmNode && errors.Join(err, errTo) == nil && to-from >= largeManaged
+	})
 }
 
-// maps reports whether a process has mapped a file whose path is one of those wanted. Source: proc_pid_maps(5).
+// maps reports whether a process has mapped a file whose path is one of those wanted.
 func (p proc) maps(pid int, wanted func(path string) bool) (bool, error) {
+	return p.mapping(pid, func(_, path string) bool { return wanted(path) })
+}
+
+// mapping reports whether a process has a mapping of a file that is wanted. Source: proc_pid_maps(5).
+func (p proc) mapping(pid int, wanted func(addresses, path string) bool) (bool, error) {
 	failed := func(err error) error { return fmt.Errorf("look at mappings of process %d: %w", pid, gone(err)) }
 	file, err := os.Open(p.path(pid, "maps"))
 	if err != nil {
@@ -180,7 +172,8 @@ func (p proc) maps(pid int, wanted func(path string) bool) (bool, error) {
 	defer file.Close()
 	s := bufio.NewScanner(file)
 	for s.Scan() {
-		if i := strings.IndexByte(s.Text(), '/'); i >= 0 && wanted(s.Text()[i:]) {
+		addresses, _, _ := strings.Cut(s.Text(), " ")
+		if i := strings.IndexByte(s.Text(), '/'); i >= 0 && wanted(addresses, s.Text()[i:]) {
 			return true, nil
 		}
 	}

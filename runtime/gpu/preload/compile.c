@@ -51,7 +51,7 @@ static int alike(void)
 	return 1;
 }
 
-// enter has a context be current, which linkers need: of a device that has one already, if there is such a device. It returns that device, or -1: there is no context.
+// enter makes a context current, which linkers need: that of a device that has one already, if there is such a device. It returns the device, or -1 if there is no context to be had.
 static CUdevice enter(void)
 {
 	CUdevice device = 0;

@@ -17,7 +17,7 @@ static struct pool *find(const void *handle)
 	return NULL;
 }
 
-// look is find without the lock, for pools of programs that keep them until the call has returned.
+// look is find for a caller without the lock. A program keeps its pool until the call has returned.
 static struct pool *look(const void *handle)
 {
 	struct pool *p;
@@ -43,7 +43,7 @@ static void sweep(void)
 	}
 }
 
-// known returns whether memory can be at a location. Without one (CU_MEM_LOCATION_TYPE_INVALID), it is where it is used.
+// known returns SUCCESS if memory can be at a location. Without one (CU_MEM_LOCATION_TYPE_INVALID), it is where it is used.
 static CUresult known(CUmemLocation l)
 {
 	if (l.type == CU_MEM_LOCATION_TYPE_DEVICE)
