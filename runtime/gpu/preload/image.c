@@ -184,12 +184,12 @@ static int has_none(struct cubin *c, void *with)
 	return 1;
 }
 
-// suits returns 0 for a cubin that a GPU of a capability (10 times the major number, and the minor one) can run.
+// suits returns 0 for a cubin that a GPU of a capability (10 times the major number, and the minor one) can run for certain. Since sm_90 some cubins are for one minor number alone (sm_100a).
 static int suits(struct cubin *c, void *with)
 {
-	unsigned capability = *(unsigned *)with;
+	unsigned capability = *(unsigned *)with, architecture = c->entry ? c->entry->architecture : capability;
 
-	return c->entry && (c->entry->architecture / 10 != capability / 10 || c->entry->architecture > capability);
+	return architecture != capability && (capability >= 90 || architecture / 10 != capability / 10 || architecture > capability);
 }
 
 int image_suits(const void *code, unsigned capability) { return !each(code, suits, &capability); }
