@@ -1,4 +1,4 @@
-// Pools of managed memory. As with the real driver (580.159.04), a pool has large addresses by /dev/nvidia-uvm from its beginning; memory of one cannot be saved (801); and a process that has an empty one is saved and then lost (304).
+// Pools, of device memory and of managed memory. As with the real driver (580.159.04), a pool has large addresses by /dev/nvidia-uvm from its beginning; memory of one cannot be saved (801); and a process that has an empty one is saved and then lost (304).
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -8,16 +8,16 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-enum { MANAGED = 2, POOLS = 16, NODE_MAJOR = 511 };
+enum { DEVICE = 1, MANAGED = 2, POOLS = 16, NODE_MAJOR = 511 };
 #define NODE "/dev/nvidia-uvm"
 #define RESERVED ((size_t)64 << 30)
 
-static struct pool { int used; size_t bytes; } pools[POOLS];
+static struct pool { int type; } pools[POOLS]; // type: 0: it is free
 
 int pools_any(void)
 {
 	for (const struct pool *p = pools; p < pools + POOLS; p++)
-		if (p->used)
+		if (p->type == MANAGED)
 			return 1;
 	return 0;
 }
@@ -38,36 +38,45 @@ static void reserve(void)
 	close(fd);
 }
 
-static CUresult make(CUmemoryPool *pool)
+static CUresult make(CUmemoryPool *pool, int type)
 {
 	for (struct pool *p = pools; p < pools + POOLS; p++)
-		if (!p->used) {
-			*p = (struct pool){1, 0};
+		if (!p->type) {
+			p->type = type;
 			*pool = p;
-			reserve();
+			if (type == MANAGED)
+				reserve();
 			return CUDA_SUCCESS;
 		}
 	return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static struct pool *known(CUmemoryPool pool)
+{
+	struct pool *p = pool;
+
+	return p >= pools && p < pools + POOLS && p->type ? p : NULL;
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
 	CUresult r = enter();
 
+	if (r == CUDA_SUCCESS && (!pool || !properties || (properties->allocType != DEVICE && properties->allocType != MANAGED) || (properties->allocType == MANAGED && properties->maxSize)))
+		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
-		r = properties->allocType != MANAGED ? CUDA_ERROR_NOT_SUPPORTED : properties->maxSize ? CUDA_ERROR_INVALID_VALUE : make(pool);
+		r = make(pool, properties->allocType);
 	return leave(r);
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
 	CUresult r = enter();
-	struct pool *p = pool;
 
-	if (r == CUDA_SUCCESS && (p < pools || p >= pools + POOLS || !p->used))
+	if (r == CUDA_SUCCESS && !known(pool))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
-		p->used = 0;
+		known(pool)->type = 0;
 	return leave(r);
 }
 
@@ -76,10 +85,10 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPoo
 	CUresult r = enter();
 
 	(void)stream;
-	if (r == CUDA_SUCCESS && ((struct pool *)pool < pools || (struct pool *)pool >= pools + POOLS || !current))
+	if (r == CUDA_SUCCESS && (!pointer || !known(pool) || !current))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
-		r = memory_alloc(current, current->device, bytes, 1, pointer);
+		r = memory_alloc(current, current->device, bytes, known(pool)->type == MANAGED, pointer);
 	return leave(r);
 }
 
