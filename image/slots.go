@@ -47,10 +47,7 @@ func (s *slots) try() []byte {
 
 // touch asks the kernel for the memory of the first slots, so many bytes. Kernels before Linux 5.14 make it when the slots are used.
 func (s *slots) touch(bytes int64) {
-	n := min((bytes+format.MaxFrame-1)/format.MaxFrame*format.MaxFrame, int64(len(s.memory)))
-	if n > 0 {
-		_ = unix.Madvise(s.memory[:n], unix.MADV_POPULATE_WRITE) // without, it is only slower
-	}
+	_ = unix.Madvise(s.memory[:min(bytes, int64(len(s.memory)))], unix.MADV_POPULATE_WRITE) // without, it is only slower
 }
 
 // left is how many are not in use.

@@ -14,11 +14,19 @@ var managedByDriver = []string{"--annotation", "io.cryo.gpu.managed=driver"}
 var alternating = []string{"--alternate", "6", "--managed", "--blocks", "3,1,4"}
 
 // TestGPUManaged leaves a program with managed memory running and moves it, while its host and its device touch that memory all the time. What neither touches at the moment of the checkpoint is on the side where it was.
-func TestGPUManaged(t *testing.T) {
+func TestGPUManaged(t *testing.T) { leftRunningAndMoved(t, alternating) }
+
+// TestGPUManagedPool does the same with a program that has allocated a half of that memory from a pool.
+func TestGPUManagedPool(t *testing.T) {
+	leftRunningAndMoved(t, append(slices.Clone(alternating), "--pool"))
+}
+
+func leftRunningAndMoved(t *testing.T, program []string) {
+	t.Helper()
 	a, b := gpuPair(t)
 	id := name(t)
 	live, ref := "gpu/"+id+"-live:1", shared.registry.Reference("gpu/"+id+":1")
-	before := startGPU(t, a, id, handing, alternating...)
+	before := startGPU(t, a, id, handing, program...)
 	for _, h := range []*lab.Host{a, b} {
 		forget(t, h, live)
 		forget(t, h, ref)
@@ -35,26 +43,6 @@ func TestGPUManaged(t *testing.T) {
 	goneOn(t, before, unharmed(t, b, id, before))
 	alone(t, a)
 	alone(t, b)
-}
-
-// TestGPUManagedPool does so with a program whose memory is of a pool for the half.
-func TestGPUManagedPool(t *testing.T) {
-	a, b := gpuPair(t)
-	id := name(t)
-	ref := shared.registry.Reference("gpu/" + id + ":1")
-	before := startGPU(t, a, id, handing, append(slices.Clone(alternating), "--pool")...)
-	for _, h := range []*lab.Host{a, b} {
-		forget(t, h, ref)
-	}
-	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--gpu-engine", "keeper"))
-	must(t, a.Cryo(t.Context(), "rm", ref))
-	unharmed(t, a, id, before)
-	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
-	handedOver(t, a, ref, 22<<20)
-	remove(t.Context(), a, id)
-	cleanup(t, b, id)
-	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
-	goneOn(t, before, unharmed(t, b, id, before))
 }
 
 // TestGPUManagedSides moves a program back and forth with its managed memory on one side or the other, and with children that it has forked.

@@ -82,20 +82,28 @@ func TestRegistryMirror(t *testing.T) {
 	})
 	t.Run("dies", func(t *testing.T) {
 		g := newGate(t, mirror, path)
-		mirrored(t, b, g.address)
-		id := f.id + "-dies"
-		cleanup(t, b, id)
-		c := begun(t, b, "restore", f.ref, "--name", id, "--plain-http", "--wait")
-		c.hello(t, b, id)
-		eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
-		c.under(t)
-		g.die()
-		if err := mirror.Stop(); err != nil {
-			t.Fatal(err)
-		}
-		must(t, <-c.ended)
-		goneOn(t, f.before, await(t, b, id))
-		must(t, b.Cryo(t.Context(), "verify", "--pull", "never", f.ref))
-		remove(t.Context(), b, id)
+		goesOnWithout(t, b, g, f, func() {
+			g.die()
+			if err := mirror.Stop(); err != nil {
+				t.Fatal(err)
+			}
+		})
 	})
+}
+
+// goesOnWithout restores a container by a mirror that sends only a part of its memory. Then fail is called, and what is missing comes from the registry.
+func goesOnWithout(t *testing.T, h *lab.Host, mirror *gate, f frozen, fail func()) {
+	t.Helper()
+	mirrored(t, h, mirror.address)
+	id := f.id + "-without"
+	cleanup(t, h, id)
+	c := begun(t, h, "restore", f.ref, "--name", id, "--plain-http", "--wait")
+	c.hello(t, h, id)
+	eventually(t, "the pull", 30*time.Second, func() bool { return mirror.held.Load() > 0 })
+	c.under(t)
+	fail()
+	must(t, <-c.ended)
+	goneOn(t, f.before, await(t, h, id))
+	must(t, h.Cryo(t.Context(), "verify", "--pull", "never", f.ref))
+	remove(t.Context(), h, id)
 }

@@ -39,13 +39,18 @@ func (b *bench) clones(ctx context.Context, s subject) (err error) {
 			return err
 		},
 		func() error {
-			firsts, err := b.atOnce(ctx, clonesAtOnce, b.coldAttempt(ctx, s))
+			firsts, err := b.atOnce(ctx, clonesAtOnce, func() (*attempt, error) { return b.coldAttempt(ctx, s) })
 			if of, ok := spreadOf(firsts); ok {
 				f.last.Beside = append(f.last.Beside, of.most)
 			}
 			return err
 		},
 	}
+	return b.inTurns(ways)
+}
+
+// inTurns calls all of them in each round, each time another one first.
+func (b *bench) inTurns(ways []func() error) error {
 	for round := 0; round < b.rounds && (round == 0 || !b.late()); round++ {
 		for i := range ways {
 			if err := ways[(round+i)%len(ways)](); err != nil {
@@ -100,16 +105,14 @@ func (b *bench) atOnce(ctx context.Context, n int, next func() (*attempt, error)
 	return firsts, errors.Join(failures...)
 }
 
-// coldAttempt makes attempts that are "ctr run" by the stock shim.
-func (b *bench) coldAttempt(ctx context.Context, s subject) func() (*attempt, error) {
-	return func() (*attempt, error) {
-		flags, err := b.stockFlags()
-		if err != nil {
-			return nil, err
-		}
-		c := b.handle(b.a)
-		args := append(append([]string{"run", "--detach", "--null-io", "--runtime", stockRuntime}, flags...), lab.ImageName, c.id)
-		command := func(ctx context.Context) error { return b.a.Ctr(ctx, append(args, s.command("workload")...)...).Err() }
-		return &attempt{process: &c.process, command: command, remove: c.remove, way: b.way.Seconds()}, nil
+// coldAttempt is "ctr run" by the stock shim.
+func (b *bench) coldAttempt(ctx context.Context, s subject) (*attempt, error) {
+	flags, err := b.stockFlags()
+	if err != nil {
+		return nil, err
 	}
+	c := b.handle(b.a)
+	args := append(append([]string{"run", "--detach", "--null-io", "--runtime", stockRuntime}, flags...), lab.ImageName, c.id)
+	command := func(ctx context.Context) error { return b.a.Ctr(ctx, append(args, s.command("workload")...)...).Err() }
+	return &attempt{process: &c.process, command: command, remove: c.remove, way: b.way.Seconds()}, nil
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// podman runs containers by podman on the first host, with all it keeps below the lab's directory.
+// podman runs containers on the first host by podman. Podman's files are below the lab's directory.
 type podman struct {
 	*bench
 	dir   string
 	image string
 }
 
-// podmanRestore and podmanCheckpoint are what podman is asked for.
+// podmanCheckpoint and podmanRestore are the commands of podman that are measured, as the report names them.
 const (
 	podmanCheckpoint = "podman container checkpoint --export"
 	podmanRestore    = "podman container restore --import"
@@ -50,7 +50,7 @@ func (b *bench) newPodman(ctx context.Context) (*podman, error) {
 	return p, nil
 }
 
-// run runs a command of podman. CRIU and runc are those of the others.
+// run runs a command of podman, with the CRIU and the runc that cryo and ctr have here.
 func (p *podman) run(ctx context.Context, args ...string) lab.Result {
 	return p.a.Run(ctx, append([]string{"env", "-u", "DOCKER_CONFIG", "podman", "--root", filepath.Join(p.dir, "root"), "--runroot", filepath.Join(p.dir, "run"), "--tmpdir", filepath.Join(p.dir, "tmp"),
 		"--runtime", p.lab.Tool("runc"), "--cgroup-manager", "cgroupfs", "--events-backend", "none"}, args...)...)
@@ -116,7 +116,7 @@ func (p *podman) pause(ctx context.Context, s subject) (gap float64, err error) 
 	return c.gap(ctx)
 }
 
-// podmanWay is that of a file that podman has exported. The container keeps its name, and its socket's directory.
+// podmanWay is the way of podman: a checkpoint in a file, which podman imports. The restored container has the name and the socket's directory of the first one.
 func (b *bench) podmanWay(ctx context.Context, s subject) *way {
 	w := &way{name: podmanRestore}
 	p, err := b.newPodman(ctx)

@@ -46,14 +46,7 @@ func (b *bench) pool(ctx context.Context, s subject) (err error) {
 		},
 		func() error { return b.coldStart(ctx, f, s) },
 	}
-	for round := 0; round < b.rounds && (round == 0 || !b.late()); round++ {
-		for i := range ways {
-			if err := ways[(round+i)%len(ways)](); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return b.inTurns(ways)
 }
 
 // poolFigures are those of one subject.
@@ -186,7 +179,7 @@ func (b *bench) handedOut(id string) (float64, error) {
 
 // coldStart is a round of "ctr run" by the stock shim.
 func (b *bench) coldStart(ctx context.Context, f poolFigures, s subject) error {
-	a, err := b.coldAttempt(ctx, s)()
+	a, err := b.coldAttempt(ctx, s)
 	if err != nil {
 		return err
 	}

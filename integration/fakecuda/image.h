@@ -4,7 +4,7 @@
 
 #include "cuda.h"
 
-// All of these are called with the driver's lock held. image_is returns whether code is, or can be compiled to, a cubin for sm_90, or is a fat binary with such a one. image_load makes the variables of a cubin in the current context. image_variable finds one by its name. image_run runs the cubin's kernel.
+// All of these are called with the driver's lock held. image_is returns whether the driver can load code: a cubin for sm_90, a fat binary that contains one, or PTX that can be compiled to one. image_load makes the variables of a cubin in the current context. image_variable finds one by its name. image_run runs the cubin's kernel.
 struct image;
 int image_is(const void *code);
 int image_fat(const void *code); // whether it is a fat binary

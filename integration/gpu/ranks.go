@@ -8,11 +8,11 @@ var sharesNothing = []string{"NCCL_P2P_DISABLE=1", "NCCL_CUMEM_ENABLE=0", "NCCL_
 // withoutMulticast are the settings by which NCCL, PyTorch and NVSHMEM make no multicast objects: on a host whose GPUs others use, too, these can put them out of service.
 var withoutMulticast = []string{"NCCL_NVLS_ENABLE=0", "TORCH_SYMM_MEM_DISABLE_MULTICAST=1", "NVSHMEM_DISABLE_NVLS=1"}
 
-// sharedMemory is a mount of /dev/shm for those who want more than the 64 MiB that ctr gives.
+// sharedMemory is a mount of /dev/shm with 1 GiB, for programs that need more than ctr's 64 MiB.
 const sharedMemory = "type=tmpfs,src=shm,dst=/dev/shm,options=size=1g:mode=1777:nosuid:nodev"
 
-// ranks is a container with two ranks of NCCL, which wants more in /dev/shm than ctr gives. The others of its settings
-// keep what CRIU dumps of that small, keep it on this machine, and keep PyTorch's store from io_uring, which CRIU does not take.
+// ranks returns a container with two ranks of NCCL. They need sharedMemory. The settings reduce what CRIU dumps of it, keep NCCL on this machine, and keep PyTorch's store from
+// io_uring, which CRIU cannot dump.
 func (b *bench) ranks(id, way string, settings ...string) *container {
 	return b.several(b.python(id, "nccl_ranks.py", way), settings...)
 }

@@ -18,7 +18,7 @@ type memory struct {
 	intake *image.Intake
 }
 
-// takeIn waits for CRIU in the background. pid is the container's first process, images is where CRIU's images go, work a directory of ours.
+// takeIn starts a goroutine that waits for CRIU and takes in its pages. pid is the container's first process. images is the directory of CRIU's images, and work is a directory for what waits on the disk.
 func (t *taking) takeIn(ctx context.Context, pid int, images, work string) (*memory, error) {
 	intake, err := image.NewIntake(ctx, t.sender.watch(t.store), work, int64(os.Getpagesize()), t.packOptions())
 	if err != nil {

@@ -79,6 +79,8 @@ void text(const char *format, ...) __attribute__((format(printf, 1, 2)));
 // address adds an address as an offset into the allocations that known has named.
 void address(const char *name, ptr at);
 void known(const char *name, ptr at, size_t bytes);
+// pool_values asks a pool for its attributes from the first one to the last one. The driver rounds what is reserved and in use (5 to 8) to its own pages.
+void pool_values(const char *what, void *pool, int last);
 void forget(const char *name);
 // end ends the line.
 void end(void);

@@ -2,9 +2,9 @@
 #define _GNU_SOURCE
 #include "conformance.h"
 
-static void pool_values(const char *what, void *pool)
+void pool_values(const char *what, void *pool, int last)
 {
-	for (int attribute = 1; attribute <= 8; attribute++) {
+	for (int attribute = 1; attribute <= last; attribute++) {
 		char name[64];
 		u64 v = 0;
 
@@ -35,7 +35,7 @@ static void pools(void)
 	if (CALL(cuMemGetMemPool, "", &set, &here, 1) == 0)
 		text(" %s", set == standard ? "the default" : "another");
 	CALL(cuMemSetMemPool, "", &here, 1, standard);
-	pool_values("new", standard);
+	pool_values("new", standard, 8);
 	if (CALL(cuMemAllocAsync, "", &p, 5 * MIB, stream) == 0) {
 		known("p", p, 5 * MIB);
 		CALL(cuStreamSynchronize, "", stream);
@@ -46,7 +46,7 @@ static void pools(void)
 			address("base", q);
 			value("bytes", keep);
 		}
-		pool_values("with memory", standard);
+		pool_values("with memory", standard, 8);
 		CALL(cuMemFreeAsync, "middle", p + 512, stream);
 		CALL(cuMemFreeAsync, "", p, stream);
 		CALL(cuMemFreeAsync, "again", p, stream);
@@ -64,7 +64,7 @@ static void pools(void)
 	CALL(cuMemFreeAsync, "NULL", 0, stream);
 	CALL(cuStreamSynchronize, "", stream);
 	CALL(cuMemPoolTrimTo, "0", standard, 0);
-	pool_values("trimmed", standard);
+	pool_values("trimmed", standard, 8);
 	CALL(cuMemPoolCreate, "NULL", &pool, NULL);
 	if (CALL(cuMemPoolCreate, "", &pool, &props))
 		return;
@@ -87,7 +87,7 @@ static void pools(void)
 	}
 	CALL(cuMemPoolExportToShareableHandle, "not made for it", &flags, pool, 1, 0);
 	CALL(cuDeviceSetMemPool, "back", 0, standard);
-	pool_values("own", pool);
+	pool_values("own", pool, 8);
 	CALL(cuMemPoolTrimTo, "own", pool, 0);
 	CALL(cuMemPoolDestroy, "", pool);
 	CALL(cuMemPoolDestroy, "the default", standard);

@@ -4,19 +4,6 @@
 
 #include <stdio.h>
 
-// values are attributes of a pool, up to the last one. What is in use, and reserved for it (5 to 8), is by the pages of the driver, and is not compared.
-static void values(const char *what, void *pool, int last)
-{
-	for (int attribute = 1; attribute <= last; attribute++) {
-		char name[64];
-		u64 v = 0;
-
-		snprintf(name, sizeof(name), "%s, %d", what, attribute);
-		if (CALL(cuMemPoolGetAttribute, name, pool, attribute, &v) == 0)
-			value("is", v);
-	}
-}
-
 static void made(void)
 {
 	static const location places[] = {{1, 0}, {1, 5}, {1, -1}, {2, 0}, {3, 0}, {4, 0}, {5, 0}, {0, 0}};
@@ -57,7 +44,7 @@ static void used(void)
 	context();
 	DO(cuStreamCreate, &stream, 1);
 	DO(cuMemPoolCreate, &pool, &props);
-	values("new", pool, 10);
+	pool_values("new", pool, 10);
 	CALL(cuMemAllocFromPoolAsync, "0", &q, 0, pool, stream);
 	value("is", q);
 	CALL(cuMemAllocFromPoolAsync, "NULL", NULL, 100, pool, stream);
@@ -67,7 +54,7 @@ static void used(void)
 		fill(p, 5 * MIB, 8);
 		holds(p, 5 * MIB, 8);
 		attributes("of the pool", p);
-		values("with memory", pool, 4);
+		pool_values("with memory", pool, 4);
 		CALL(cuMemAdvise_v2, "of the pool", p, MIB, 1, *(u64 *)&here);
 		CALL(cuStreamAttachMemAsync, "of the pool", stream, p, 0, 1);
 		CALL(cuMemPrefetchAsync_v2, "to the device", p, 5 * MIB, *(u64 *)&here, 0, stream);
@@ -96,7 +83,7 @@ static void used(void)
 		CALL(cuMemPoolSetAttribute, name, pool, attribute, &zero);
 		CALL(cuMemPoolSetAttribute, name, pool, attribute, &keep);
 	}
-	values("set", pool, 4);
+	pool_values("set", pool, 4);
 	DO(cuMemGetDefaultMemPool, &standard, &here, 2);
 	CALL(cuMemSetMemPool, "", &here, 2, pool);
 	CALL(cuMemSetMemPool, "another type", &here, 1, pool);

@@ -4,16 +4,24 @@
 
 #include <string.h>
 
-// source returns what kind of input for a linker some code is, and its bytes; 0: it has no managed variables that the library knows of.
+int image_managed(const void *code)
+{
+	const void *at;
+	size_t bytes;
+
+	if (image_cubin(code) || image_fat(code, &at, &bytes))
+		return image_has(code);
+	return strchr(" \t\r\n/.", *(const char *)code) && strstr(code, ".attribute(.managed)"); // else it is no text
+}
+
+// source returns what kind of input for a linker some code is, and where that begins, and its bytes.
 static int source(const void *code, const void **at, size_t *bytes)
 {
 	if (image_fat(code, at, bytes))
-		return image_has(code) ? CU_JIT_INPUT_FATBINARY : 0;
-	if (!strchr(" \t\r\n/.", *(const char *)code))
-		return 0; // it is no text
+		return CU_JIT_INPUT_FATBINARY;
 	*at = code;
 	*bytes = strlen(code) + 1;
-	return strstr(code, ".attribute(.managed)") ? CU_JIT_INPUT_PTX : 0;
+	return CU_JIT_INPUT_PTX;
 }
 
 // capability returns a device's compute capability, 90 for 9.0; 0: it is not known.
@@ -93,11 +101,9 @@ int image_compile(struct image *i, const void *code, unsigned count, int *option
 	size_t bytes;
 	int type, read;
 
-	if (image_cubin(code))
+	if (image_cubin(code) || !alike() || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
 		return 0;
 	type = source(code, &at, &bytes);
-	if (!type || !alike() || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
-		return 0;
 	if (!context) {
 		device = enter();
 		if (device < 0)

@@ -14,7 +14,7 @@ struct variable {
 	const char *initial; // its bytes at first, in code; NULL: zeros
 };
 
-// image is a copy of the code, without what is not a cubin, such as PTX: the driver would compile that, with managed variables of its own (image_compile).
+// image contains copies of the cubins in some code, and nothing else of it. If it contained PTX, the driver would compile that, and make managed variables of its own.
 struct image {
 	char *code;
 	size_t bytes;
@@ -26,7 +26,9 @@ struct image {
 int image_read(struct image *i, const void *code);
 // image_ready returns whether all devices can run code as it is. A library (cuLibraryLoadData) is loaded all the same if they cannot.
 int image_ready(const void *code);
-// image_compile is image_read for code that the driver has to compile. It is false if neither a cubin of the code, for whatever device, nor PTX that is not compressed has a managed variable. The options are those that the program loads the code with (CUjit_option).
+// image_managed returns whether a cubin in some code, for whatever device, or PTX that is not compressed has managed variables.
+int image_managed(const void *code);
+// image_compile is image_read for code with managed variables that the driver has to compile. The options are those that the program loads the code with (CUjit_option).
 int image_compile(struct image *i, const void *code, unsigned count, int *options, void **values);
 // image_cubin returns whether code is a cubin. image_fat returns whether it is a fat binary, and where that begins, and its bytes. image_has returns whether a cubin of it has managed variables.
 int image_cubin(const void *code);

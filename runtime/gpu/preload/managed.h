@@ -71,7 +71,7 @@ int managed_covers(CUdeviceptr pointer, size_t bytes);
 int managed_near(CUdeviceptr pointer, size_t bytes);
 // managed_used is true for a chunk that an allocation is, or was, in.
 int managed_used(const struct span *s, size_t chunk);
-// managed_alloc makes memory in the current context, of a pool, or of none (NULL). managed_free frees what begins at an address; false where nothing does.
+// managed_alloc allocates memory in the current context. The memory belongs to a pool, or to none (NULL). managed_free frees the allocation that begins at an address, and returns whether there is one.
 CUresult managed_alloc(CUdeviceptr *pointer, size_t bytes, const struct pool *pool);
 // managed_alloc_lasting makes memory that needs no context, and does not end with one. It shares no chunk with another allocation.
 CUresult managed_alloc_lasting(CUdeviceptr *pointer, size_t bytes);

@@ -174,52 +174,57 @@ CUresult hook_cuMemPoolTrimTo(void *handle, size_t keep)
 
 CUresult hook_cuMemPoolGetAttribute(void *handle, int attribute, void *value)
 {
-	uint64_t *long_value = value;
 	CUresult r = value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	struct pool *p = look(handle);
+	uint64_t *large = value;
+	size_t used;
 
 	if (!p)
 		return driver.cuMemPoolGetAttribute(handle, attribute, value);
-	managed_lock();
 	if (r != CUDA_SUCCESS)
-		;
-	else if (attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES && attribute < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-		*(int *)value = (int)p->attributes[attribute - 1];
-	else if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-		*long_value = p->attributes[attribute - 1];
-	else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
-		*long_value = managed_reserved(managed_pool_used(p));
-	else if (attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
-		*long_value = managed_reserved(p->most);
-	else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
-		*long_value = managed_pool_used(p);
-	else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH)
-		*long_value = p->most;
-	else
-		r = CUDA_ERROR_INVALID_VALUE;
+		return r;
+	managed_lock();
+	used = managed_pool_used(p);
+	switch (attribute) {
+	case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+	case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+	case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *(int *)value = (int)p->attributes[attribute - 1]; break;
+	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *large = p->attributes[attribute - 1]; break;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *large = managed_reserved(used); break;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *large = managed_reserved(p->most); break;
+	case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *large = used; break;
+	case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *large = p->most; break;
+	default: r = CUDA_ERROR_INVALID_VALUE;
+	}
 	managed_unlock();
 	return r;
 }
 
-// The marks of the most that was in use can be set to 0 alone, which sets them to what is in use. The library keeps the other attributes, and heeds none: it does not keep what is free.
+// A program can set the most that was in use to 0 alone, which sets it to what is in use. The library keeps the other attributes, and heeds none: it does not keep memory that is free.
 CUresult hook_cuMemPoolSetAttribute(void *handle, int attribute, void *value)
 {
+	CUresult r = value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 	struct pool *p = look(handle);
-	CUresult r = CUDA_SUCCESS;
 
 	if (!p)
 		return driver.cuMemPoolSetAttribute(handle, attribute, value);
+	if (r != CUDA_SUCCESS)
+		return r;
 	managed_lock();
-	if (!value)
-		r = CUDA_ERROR_INVALID_VALUE;
-	else if (attribute >= CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES && attribute < CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-		p->attributes[attribute - 1] = (uint64_t)*(int *)value;
-	else if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-		p->attributes[attribute - 1] = *(uint64_t *)value;
-	else if ((attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH) && !*(uint64_t *)value)
-		p->most = managed_pool_used(p);
-	else
-		r = CUDA_ERROR_INVALID_VALUE;
+	switch (attribute) {
+	case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+	case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+	case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: p->attributes[attribute - 1] = (uint64_t)*(int *)value; break;
+	case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: p->attributes[attribute - 1] = *(uint64_t *)value; break;
+	case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+	case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+		if (*(uint64_t *)value)
+			r = CUDA_ERROR_INVALID_VALUE;
+		else
+			p->most = managed_pool_used(p);
+		break;
+	default: r = CUDA_ERROR_INVALID_VALUE;
+	}
 	managed_unlock();
 	return r;
 }

@@ -48,6 +48,9 @@ static CUresult begin(const struct variable *v)
 // jit are the options of a call that loads code.
 struct jit { unsigned count; int *options; void **values; };
 
+// managed returns whether the library looks after the variables of some code. Nearly all code has none.
+static int managed(const void *code) { return code && thread_runs() && image_managed(code); }
+
 // prepare copies code, compiled where jit is not NULL, and makes the copy's managed variables the library's. It returns NULL if there are none, or if it cannot: then they are the driver's.
 static struct loaded *prepare(const void *code, const struct jit *jit)
 {
@@ -55,7 +58,7 @@ static struct loaded *prepare(const void *code, const struct jit *jit)
 	struct loaded *l;
 	CUresult r;
 
-	if (!code || !thread_runs() || !(jit ? image_compile(&image, code, jit->count, jit->options, jit->values) : image_has(code) && image_ready(code) && image_read(&image, code)))
+	if (!(jit ? image_compile(&image, code, jit->count, jit->options, jit->values) : image_ready(code) && image_read(&image, code)))
 		return NULL;
 	l = room(sizeof(*l));
 	if (!l) {
@@ -137,7 +140,7 @@ static int find(const void *handle, const char *name, CUdeviceptr *pointer, size
 		const void *own = code; \
 		CUresult r; \
  \
-		for (int compiled = 0; compiled < 2; compiled++) { \
+		for (int compiled = 0, ways = managed(own) ? 2 : 0; compiled < ways; compiled++) { \
 			struct loaded *l = prepare(own, compiled ? &jit : NULL); \
  \
 			if (!l) \
