@@ -181,7 +181,7 @@ func TestUnpackPromptly(t *testing.T) {
 	defer cancel()
 	start := time.Now()
 	err = Verify(ctx, slowFetcher{store, s.Segments()[0].Digest.String()}, d, nil)
-	if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 2*time.Second {
+	if !errors.Is(err, context.DeadlineExceeded) || time.Since(start) > 10*time.Second {
 		t.Errorf("Verify gives %v after %v", err, time.Since(start))
 	}
 }

@@ -200,7 +200,7 @@ func TestMirrorFails(t *testing.T) {
 		o := by(t, "_default", fmt.Sprintf("[host.'http://%s']\ndial_timeout = '50ms'\n", full(t)))
 		begun := time.Now()
 		pullBy(t, f.ref("m:1"), d, o)
-		if took := time.Since(begun); took > 2*time.Second {
+		if took := time.Since(begun); took > 10*time.Second {
 			t.Errorf("it took %v", took)
 		}
 	})

@@ -213,7 +213,7 @@ func TestFaults(t *testing.T) {
 				t.Fatalf("%v, %v", err, requests)
 			}
 			t.Logf("%v after %s", err, took.Round(time.Millisecond))
-			if took > patience+time.Second {
+			if took > patience+5*time.Second {
 				t.Errorf("it took %s", took)
 			}
 			if after := children(t); after != before {
@@ -340,7 +340,7 @@ func TestCancelled(t *testing.T) {
 	time.AfterFunc(200*time.Millisecond, func() { cancel(why) })
 	begin := time.Now()
 	_, err := reviewedInSandbox(t, ctx, example(t), &specs.Spec{Hostname: "waits"}, Policy{})
-	if !errors.Is(err, why) || errdefs.IsDataLoss(err) || time.Since(begin) > 2*time.Second {
+	if !errors.Is(err, why) || errdefs.IsDataLoss(err) || time.Since(begin) > 10*time.Second {
 		t.Errorf("%v after %s", err, time.Since(begin))
 	}
 }

@@ -67,12 +67,20 @@ func TestSweepRestore(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	other := exec.Command("sh", "-c", "read line; true", "runc", "--root", root, "restore", "--detach", "c")
+	other := exec.Command("sh", "-c", "echo; read line; true", "runc", "--root", root, "restore", "--detach", "c")
 	in, err := other.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+	out, err := other.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// Start returns while the kernel still makes the new program: its words are not in /proc yet.
+	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
 	if sweep(); !there() {

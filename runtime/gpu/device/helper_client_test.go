@@ -79,9 +79,9 @@ func TestOutcomesAreInOrder(t *testing.T) {
 	a := r.Run("--processes", "3")
 	c := r.start()
 	pids := []int{a.PIDs[2], 1 << 22, a.PIDs[0]}
-	r.Order("lock 3 slow 300") // also what is asked first may be last
+	r.Order("lock 3 slow 1500") // also what is asked first may be last
 	begin := time.Now()
-	got, err := c.Lock(t.Context(), pids, time.Second)
+	got, err := c.Lock(t.Context(), pids, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestOutcomesAreInOrder(t *testing.T) {
 			t.Errorf("outcome %d: %+v", i, o)
 		}
 	}
-	if wall := time.Since(begin).Seconds(); got[0].Seconds < 0.3 || got[0].Seconds > wall || got[2].Seconds > 0.25 {
+	if wall := time.Since(begin).Seconds(); got[0].Seconds < 1.5 || got[0].Seconds > wall || got[2].Seconds >= got[0].Seconds {
 		t.Errorf("took %.3f and %.3f s, of %.3f", got[0].Seconds, got[2].Seconds, wall)
 	}
 }
@@ -104,8 +104,8 @@ func TestDeadlineIsOneForAll(t *testing.T) {
 	}
 	c := r.start()
 	begin := time.Now()
-	got, err := c.Lock(t.Context(), a.PIDs, 300*time.Millisecond)
-	if took := time.Since(begin); err != nil || took < 300*time.Millisecond || took > 1500*time.Millisecond {
+	got, err := c.Lock(t.Context(), a.PIDs, time.Second)
+	if took := time.Since(begin); err != nil || took < time.Second || took > 5*time.Second {
 		t.Errorf("took %s: %v", took, err)
 	}
 	for _, o := range got {

@@ -236,16 +236,17 @@ func TestNothing(t *testing.T) {
 
 // TestWait: who sends and has nothing yet is waited for as long as it says so.
 func TestWait(t *testing.T) {
+	const waits = 30
 	for name, says := range map[string]bool{"says so": true, "is still": false} {
 		from, to := links(t, smallRing)
-		to.Patience = 100 * time.Millisecond
+		to.Patience = time.Second
 		var heard atomic.Int64
 		to.Waits = func() { heard.Add(1) }
 		var g errgroup.Group
 		g.Go(func() error {
 			return from.Send(t.Context(), []int64{10}, func(ctx context.Context, s *Sender) error {
-				for range 20 {
-					time.Sleep(to.Patience / 5)
+				for range waits {
+					time.Sleep(to.Patience / 20)
 					if says {
 						if err := s.Wait(); err != nil {
 							return err
@@ -256,7 +257,7 @@ func TestWait(t *testing.T) {
 			})
 		})
 		err := to.Receive(t.Context(), []int64{10}, func(_ Chunk, release func()) error { release(); return nil })
-		if sent := g.Wait(); says && (err != nil || sent != nil || heard.Load() != 20) {
+		if sent := g.Wait(); says && (err != nil || sent != nil || heard.Load() != waits) {
 			t.Errorf("%s: %v, %v, and it was heard %d times", name, err, sent, heard.Load())
 		}
 		if !says && !errdefs.IsUnavailable(err) {
