@@ -48,7 +48,9 @@ func newSlowly(t *testing.T, seeds ...uint64) *slowly {
 		s.data = append(s.data, storetest.Bytes(seed, slowSize))
 	}
 	var err error
-	if s.Puller, err = NewPuller(t.Context(), s.store, f.ref("s:1"), fast()); err != nil {
+	o := fast()
+	o.timing.idle = time.Minute // the tests let requests wait
+	if s.Puller, err = NewPuller(t.Context(), s.store, f.ref("s:1"), o); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
