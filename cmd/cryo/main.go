@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 
 	"golang.org/x/sys/unix"
 
@@ -17,7 +19,19 @@ import (
 	"github.com/cryo-project/cryo/shim/worker"
 )
 
+// startPercent has the heap grow to 16 MiB before it is collected for the first time, which most commands never reach. A collection at 4 MiB, which all
+// reach before they have begun, was a tenth of what a command computes until it ends.
+const startPercent = 400
+
+// collectLater keeps the garbage collector away until the heap has 16 MiB.
+func collectLater() {
+	percent := debug.SetGCPercent(startPercent)
+	type collected struct{ _ *int }
+	runtime.AddCleanup(&collected{}, func(percent int) { debug.SetGCPercent(percent) }, percent)
+}
+
 func main() {
+	collectLater()
 	if len(os.Args) == 2 {
 		serve(os.Args[1])
 	}

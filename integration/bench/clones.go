@@ -93,11 +93,13 @@ func (b *bench) atOnce(ctx context.Context, n int, next func() (*attempt, error)
 		}
 	}
 	var work sync.WaitGroup
+	b.peaks.off.Store(true) // with so many processes, to look takes a tenth of two processors
 	began := time.Now()
 	for i, a := range all {
 		work.Go(func() { firsts[i], failures[i] = b.first(ctx, a, began, nil) })
 	}
 	work.Wait()
+	b.peaks.off.Store(false)
 	for i, a := range all {
 		work.Go(func() { failures[i] = errors.Join(failures[i], a.remove(ctx)) })
 	}

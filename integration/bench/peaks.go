@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
@@ -18,6 +19,7 @@ type peaks struct {
 	hosts []*lab.Host
 	end   chan struct{}
 	done  chan struct{}
+	off   atomic.Bool // it does not look
 
 	mu    sync.Mutex
 	bytes map[string]int64 // guarded by mu; VmHWM, by what the process is
@@ -33,7 +35,9 @@ func watch(hosts ...*lab.Host) *peaks {
 			case <-p.end:
 				return
 			case <-time.After(20 * time.Millisecond):
-				p.look()
+				if !p.off.Load() {
+					p.look()
+				}
 			}
 		}
 	}()

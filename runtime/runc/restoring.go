@@ -22,6 +22,11 @@ type Restoring struct {
 	name  string       // of runc's process
 	runcs map[int]bool // parents of CRIU and of all that it makes
 	since time.Time    // the first End
+	last  int          // runc, as it was found last; 0: it was not
+	criu  struct {     // CRIU, as it was found last
+		pid     int
+		started uint64
+	}
 }
 
 // Restoring returns the restore with this work directory of CRIU's.
@@ -95,7 +100,7 @@ func (r *Restoring) EndOrphans(done <-chan struct{}, finished func() bool) {
 // EndStalled ends the restore when it has made no progress for patience, and tells that it did; false when it is done before. Progress is what CRIU and all that it has
 // made have read and written, as the kernel counts it, and what also gives, which changes with it.
 func (r *Restoring) EndStalled(done <-chan struct{}, patience time.Duration, also func() string) bool {
-	ticker := time.NewTicker(min(orphanTime, patience/2))
+	ticker := time.NewTicker(patience / 10)
 	defer ticker.Stop()
 	for before, since := "", time.Now(); ; {
 		select {
@@ -145,35 +150,46 @@ func (r *Restoring) alone() int {
 	if _, err := os.Stat(filepath.Join(r.group.work, "restore.log")); err != nil { // runc, libcontainer/criu_linux.go, Restore
 		return 0
 	}
+	// A look at all processes of the host takes 2 ms and more, and CRIU lives in nearly every one.
+	if s, err := stat(r.criu.pid); err == nil && s.started == r.criu.started && !s.ended() {
+		return 0
+	}
 	// The container's first process is runc's child, too, and is called criu for a while: CRIU is the elder. runc waits for it when it hears no more of it.
 	runc := r.runc()
-	var first int
-	var began uint64
+	first := &r.criu
+	first.pid = 0
 	for _, pid := range childrenOf()[runc] {
-		if started, err := Started(pid); err == nil && command(pid) == "criu" && (first == 0 || started < began || started == began && pid < first) {
-			first, began = pid, started
+		if started, err := Started(pid); err == nil && command(pid) == "criu" && (first.pid == 0 || started < first.started || started == first.started && pid < first.pid) {
+			first.pid, first.started = pid, started
 		}
 	}
-	if first != 0 && !Ended(first) {
+	if first.pid != 0 && !Ended(first.pid) {
 		return 0
 	}
 	return runc
 }
 
 // runc returns the runc of this restore, a child of this process; 0 if there is none.
-func (r *Restoring) runc() (runc int) {
+func (r *Restoring) runc() int {
+	if r.last != 0 && r.isRunc(r.last) {
+		return r.last
+	}
+	r.last = 0
 	for _, pid := range processes() {
-		if command(pid) != r.name || Ended(pid) {
-			continue
-		}
-		if parent, err := Parent(pid); err != nil || parent != os.Getpid() {
-			continue
-		}
-		if r.of.isRestoring(pid) {
-			runc = pid
+		if r.isRunc(pid) {
+			r.last = pid
 		}
 	}
-	return runc
+	return r.last
+}
+
+// isRunc reports whether a process is the runc of this restore.
+func (r *Restoring) isRunc(pid int) bool {
+	if command(pid) != r.name || Ended(pid) {
+		return false
+	}
+	parent, err := Parent(pid)
+	return err == nil && parent == os.Getpid() && r.of.isRestoring(pid)
 }
 
 // childrenOf returns the children of all processes.
