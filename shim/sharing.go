@@ -12,9 +12,9 @@ import (
 	"github.com/cryo-project/cryo/runtime/guard"
 )
 
-// shareMemory has the processes of a container that is to be restored share equal memory with other restored containers, if the configuration wants that, and else has them share none, whatever the snapshot's did.
+// adaptMemory has the processes of a container that is to be restored share equal memory with other restored containers, if the configuration wants that, and else has them share none, whatever the snapshot's did.
 // Without the kernel's help the container is restored all the same.
-func (s *service) shareMemory(ctx context.Context, c *container) error {
+func (s *service) adaptMemory(ctx context.Context, c *container) error {
 	share := s.config.Restore.ShareMemory
 	if share {
 		if err := guard.SharingSupported("/"); err != nil {
@@ -22,10 +22,8 @@ func (s *service) shareMemory(ctx context.Context, c *container) error {
 			share = !errors.Is(err, errdefs.ErrNotImplemented)
 		}
 	}
-	if !share {
-		if err := criu.ForgetSharing(c.restore); err != nil {
-			return err
-		}
+	if err := criu.AdaptMemory(c.restore, share); err != nil {
+		return err
 	}
 	return guard.ShareMemory(c.bundle.dir, share)
 }

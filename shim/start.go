@@ -237,7 +237,7 @@ func (s *service) restore(in *admission, c *container, r *taskAPI.StartRequest) 
 	if err := c.adaptImages(); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
-	if err := s.shareMemory(ctx, c); err != nil {
+	if err := s.adaptMemory(ctx, c); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
 	leftovers, err := c.leftovers()

@@ -26,7 +26,7 @@ func CheckRestorable(pids []int) error {
 			return refused
 		}
 		p := read(pid)
-		for _, check := range []func() *failure.Error{p.sealed, p.locked, p.reserved, func() *failure.Error { return p.renamed(sockets) }} {
+		for _, check := range []func() *failure.Error{p.sealed, p.locked, p.reserved, p.infected, func() *failure.Error { return p.renamed(sockets) }} {
 			if refused := check(); refused != nil {
 				return refused
 			}

@@ -17,6 +17,7 @@ type process struct {
 	descriptors []openDescriptor
 	mappings    []mapping // of files, and shared with them
 	largest     uint64    // size of its largest private mapping
+	sharedCode  bool      // see sharedCode
 }
 
 // openDescriptor is an open file.
@@ -45,7 +46,7 @@ func name(pid int) string {
 func read(pid int) process {
 	p := process{pid: pid, descriptors: descriptors(pid)}
 	if maps, err := os.ReadFile(dir(pid, "maps")); err == nil {
-		p.mappings, p.largest = parseMaps(string(maps)), largestPrivate(string(maps))
+		p.mappings, p.largest, p.sharedCode = parseMaps(string(maps)), largestPrivate(string(maps)), sharedCode(string(maps))
 	}
 	return p
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/failure"
 )
@@ -15,19 +14,19 @@ import (
 // RuleOvercommit refuses a reservation of addresses that only a host that overcommits memory can restore.
 const RuleOvercommit = "overcommit"
 
-// reserved refuses a private mapping that is larger than memory and swap of the host, which programs such as Chromium reserve without access (PROT_NONE). CRIU maps it writable at first, and the kernel refuses that
-// unless it always overcommits. Sources: CRIU 4.2, criu/mem.c, premap_private_vma; Linux, mm/util.c, __vm_enough_memory.
+// reserved refuses a private mapping that is larger than memory and swap of the host where the kernel counts all that is mapped (vm.overcommit_memory=2): see [AdaptMemory], which suffices elsewhere.
 func (p process) reserved() *failure.Error {
-	mode, err := os.ReadFile("/proc/sys/vm/overcommit_memory")
-	if err != nil || strings.TrimSpace(string(mode)) == "1" {
+	mode, _ := os.ReadFile("/proc/sys/vm/overcommit_memory") // a kernel without it counts nothing
+	return p.reservedWhere(strings.TrimSpace(string(mode)))
+}
+
+// reservedWhere is reserved with that vm.overcommit_memory.
+func (p process) reservedWhere(mode string) *failure.Error {
+	if mode != "2" {
 		return nil
 	}
-	var host unix.Sysinfo_t
-	if unix.Sysinfo(&host) != nil {
-		return nil
-	}
-	most := (uint64(host.Totalram) + uint64(host.Totalswap)) * uint64(host.Unit)
-	if p.largest <= most { // smaps takes long to read
+	most, err := hostMemory()
+	if err != nil || p.largest <= most { // smaps takes long to read
 		return nil
 	}
 	f, err := os.Open(dir(p.pid, "smaps"))
@@ -39,7 +38,7 @@ func (p process) reserved() *failure.Error {
 	if size <= most {
 		return nil
 	}
-	return failure.New(errdefs.ErrFailedPrecondition, "run \"sysctl vm.overcommit_memory=1\" on this host, and on those that restore the snapshot",
+	return failure.New(errdefs.ErrFailedPrecondition, "run \"sysctl vm.overcommit_memory=0\" on this host, and on those that restore the snapshot",
 		RuleOvercommit+": %s has reserved %d GiB of addresses in one piece, and this host has %d GiB of memory and swap: CRIU could not reserve them again", name(p.pid), size>>30, most>>30).By(RuleOvercommit)
 }
 

@@ -1,0 +1,90 @@
+package criu
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/vma"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+)
+
+// mergeable is the bit of a mapping in which the kernel looks for pages with equal contents. Source: CRIU 4.2, criu/proc_parse.c, __parse_vmflags.
+const mergeable = 1 << unix.MADV_MERGEABLE
+
+// AdaptMemory changes what the images in dir say of processes' memory to what suits this host.
+//
+// Unless share, processes that shared memory with others where they were saved do not here: that is this host's choice (restore.share-memory), and CRIU fails on a kernel without
+// KSM. CRIU saves it as advice for each mapping, as if it were the process's. A process advises on memory that it knows to have equal pages, and not for its stack: what a process without advice for the
+// stack has stays. Source: CRIU 4.2, criu/pie/restorer.c, __export_restore_task.
+//
+// A private mapping that is larger than memory and swap of this host, which programs such as Chromium and MariaDB reserve without access (PROT_NONE), counts for nothing (MAP_NORESERVE). CRIU maps it writable at
+// first, and the kernel refuses that else, unless it always overcommits. Sources: CRIU 4.2, criu/mem.c, premap_private_vma; Linux, mm/util.c, __vm_enough_memory.
+func AdaptMemory(dir string, share bool) error {
+	most, err := hostMemory()
+	if err != nil {
+		return err
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "mm-*.img"))
+	if err != nil {
+		return fmt.Errorf("find the images of processes' memory: %w", err)
+	}
+	for _, file := range files {
+		shares, reserves := false, false
+		if err := eachRecord(dir, filepath.Base(file), func(data []byte) error {
+			var m mm.MmEntry
+			err := proto.Unmarshal(data, &m)
+			shares = shares || !share && sharesAll(&m)
+			for _, v := range m.GetVmas() {
+				reserves = reserves || overReserved(v, most)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+		if !shares && !reserves {
+			continue
+		}
+		if err := changeImage(file, func(all []*mm.MmEntry) error {
+			for _, m := range all {
+				for _, v := range m.GetVmas() {
+					if shares && v.GetMadv()&mergeable != 0 {
+						v.Madv = proto.Uint64(v.GetMadv() &^ mergeable)
+					}
+					if overReserved(v, most) {
+						v.Flags = proto.Uint32(v.GetFlags() | unix.MAP_NORESERVE)
+					}
+				}
+			}
+			return nil
+		}); err != nil {
+			return fmt.Errorf("change %s: %w", filepath.Base(file), err)
+		}
+	}
+	return nil
+}
+
+// sharesAll reports whether a process shared all memory that it could, its stack included.
+func sharesAll(m *mm.MmEntry) bool {
+	for _, v := range m.GetVmas() {
+		if v.GetStart() <= m.GetMmStartStack() && m.GetMmStartStack() < v.GetEnd() {
+			return v.GetMadv()&mergeable != 0
+		}
+	}
+	return false
+}
+
+// overReserved reports whether a mapping is private, counts as reserved, and is larger than most, in bytes.
+func overReserved(v *vma.VmaEntry, most uint64) bool {
+	return v.GetFlags()&unix.MAP_PRIVATE != 0 && v.GetFlags()&unix.MAP_NORESERVE == 0 && v.GetEnd() > v.GetStart() && v.GetEnd()-v.GetStart() > most
+}
+
+// hostMemory returns the size of the memory and swap of this host, in bytes.
+func hostMemory() (uint64, error) {
+	var host unix.Sysinfo_t
+	if err := unix.Sysinfo(&host); err != nil {
+		return 0, fmt.Errorf("read the size of the host's memory: %w", err)
+	}
+	return (uint64(host.Totalram) + uint64(host.Totalswap)) * uint64(host.Unit), nil
+}
