@@ -22,6 +22,7 @@ var holders = map[string]func() (checked, error){
 	"timerfd":        holdTimer,
 	"signalfd":       holdSignal,
 	"eventfd":        holdEvent,
+	"aio":            holdAIO,
 	"epoll":          holdEpoll,
 	"pidfd":          holdPid,
 	"memfd":          func() (checked, error) { return holdMemory(0) },

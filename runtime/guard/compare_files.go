@@ -135,8 +135,8 @@ func (k *check) files(pid int, v view) error {
 	return k.openers(o, v)
 }
 
-// aioRing is the file system of memory of io_setup(2). Source: Linux, fs/aio.c.
-const aioRing = 0x47114711
+// aioRing is the file system of memory of io_setup(2). Source: Linux, fs/aio.c, AIO_RING_MAGIC.
+const aioRing = 0xa10a10a1
 
 // unmountable are file systems that have no mount in any namespace.
 var unmountable = []int64{unix.PIPEFS_MAGIC, unix.SOCKFS_MAGIC, unix.ANON_INODE_FS_MAGIC, unix.PID_FS_MAGIC, aioRing}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
@@ -166,6 +167,35 @@ func TestFiles(t *testing.T) {
 	if err := k.files(pid, v); err != nil || len(k.differences) != len(given)-outside {
 		t.Errorf("%q (%v)", k.differences, err)
 	}
+}
+
+// TestAIORing has the ring of a context of asynchronous I/O, which the kernel maps from a file system of its own.
+func TestAIORing(t *testing.T) {
+	var context uintptr
+	if _, _, errno := unix.Syscall(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&context)), 0); errno != 0 {
+		t.Fatal(errno)
+	}
+	defer func() { _, _, _ = unix.Syscall(unix.SYS_IO_DESTROY, context, 0, 0) }()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(maps)) {
+		words := strings.Fields(line)
+		if !strings.Contains(line, "/[aio]") || !strings.HasPrefix(line, fmt.Sprintf("%x-", context)) {
+			continue
+		}
+		var st unix.Statx_t
+		path := "/proc/self/map_files/" + words[0]
+		if err := unix.Statx(unix.AT_FDCWD, path, 0, unix.STATX_TYPE, &st); err != nil {
+			t.Fatal(err)
+		}
+		if own, err := new(check).unmounted("/proc/self/", path, st); err != nil || !own {
+			t.Errorf("a container may have it: %t (%v)", own, err)
+		}
+		return
+	}
+	t.Error("no ring is mapped")
 }
 
 // TestCheckLowers has limits and scores that are better than granted: they are set right.
