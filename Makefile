@@ -187,7 +187,7 @@ monitoring: ## test contrib/monitoring with Prometheus' own code
 	@cd integration/prometheus; $(GO) test -count=1 $(TESTFLAGS) .
 
 # Root file systems of Debian 13 with programs that users run, whichever Debian this is. The larger half is for make test-all, too.
-SERVERS = redis-server valkey-server memcached postgresql nginx-light nats-server etcd-server etcd-client nodejs gunicorn sqlite3 python3 python3-numpy android-libboringssl supervisor cron tmux curl procps
+SERVERS = redis-server valkey-server memcached postgresql mariadb-server nginx-light nats-server etcd-server etcd-client nodejs gunicorn puma php-cli sqlite3 python3 python3-numpy android-libboringssl supervisor cron tmux curl procps
 LARGE   = rabbitmq-server tomcat10 openjdk-21-jre-headless ffmpeg chromium-headless-shell curl procps
 MPI     = openmpi-bin mpich openssh-server openssh-client python3-mpi4py python3-numpy procps
 

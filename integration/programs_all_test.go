@@ -77,6 +77,10 @@ var programs = []program{
 		ready: []step{{entered("create table t(a int); begin; insert into t values (42); select 6*7;"), "42"}},
 		after: []step{{"psql -h /run/postgresql -U postgres -Atc 'select count(*) from t'", "^0"},
 			{entered("commit;"), "COMMIT"}, {"psql -h /run/postgresql -U postgres -Atc 'select a from t'", "^42"}}},
+	{name: "MariaDB", image: serversImage, users: true, run: []string{mariadb}, rule: "io-uring",
+		ready: []step{{count(1), "^1"}}, after: []step{{count(2), "^2"}}},
+	{name: "MariaDB without io_uring, which has asynchronous I/O instead", image: serversImage, users: true, run: []string{mariadb}, start: []string{"--annotation", "io.cryo.io-uring=refuse"}, flags: []string{"--file-locks"}, with: "`--annotation io.cryo.io-uring=refuse`, or a default seccomp profile, when the container is started",
+		ready: []step{{count(1), "^1"}}, after: []step{{count(2), "^2"}}},
 	{name: "nginx", image: serversImage, users: true, run: []string{"nginx", "-g", "daemon off;"},
 		ready: []step{{"curl -s localhost", "Welcome to nginx"}}, after: []step{{"curl -s localhost", "Welcome to nginx"}}},
 	{name: "NATS, with JetStream", image: serversImage, run: []string{"nats-server", "-js", "-sd", "/tmp/js", "-m", "8222"}, start: []string{"--env", "GODEBUG=multipathtcp=0"}, with: "`GODEBUG=multipathtcp=0` in its environment, where the kernel has Multipath TCP",
@@ -93,6 +97,12 @@ var programs = []program{
 		ready: []step{{"curl -s localhost:8080", "^1$"}}, after: []step{{"curl -s localhost:8080", "^[2-9]$"}}},
 	{name: "gunicorn", image: serversImage, run: []string{gunicorn},
 		ready: []step{{"curl -s localhost:8000", "^1$"}}, after: []step{{"curl -s localhost:8000", "^[2-9]$"}}},
+	{name: "Puma, with two processes", image: serversImage, run: []string{puma}, flags: []string{"--file-locks"},
+		ready: []step{{"curl -s localhost:8000", `^[1-9]\d*$`}}, after: []step{{"curl -s localhost:8000", `^[1-9]\d*$`}}},
+	{name: "PHP 8.4", image: serversImage, run: []string{php("")}, rule: "shared-code",
+		ready: []step{{"curl -s localhost:8000", "^7$"}}, after: []step{{"curl -s localhost:8000", "^7$"}}},
+	{name: "PHP 8.4 without memory for its compiler", image: serversImage, run: []string{php("-d opcache.jit_buffer_size=0 ")}, with: "`opcache.jit_buffer_size=0` in its configuration",
+		ready: []step{{"curl -s localhost:8000", "^7$"}}, after: []step{{"curl -s localhost:8000", "^7$"}}},
 	{name: "supervisord with cron", image: serversImage, run: []string{supervisor("")}, rule: "renamed-socket",
 		ready: []step{{"supervisorctl status", "RUNNING"}}, after: []step{{"supervisorctl status", "RUNNING"}}},
 	{name: "supervisord with cron, controlled by TCP", image: serversImage, run: []string{supervisor("sed -i 's/^\\[unix_http_server\\]/[inet_http_server]/; s/^file=.*/port=127.0.0.1:9001/; /^chmod/d; s/unix:.*/http:\\/\\/127.0.0.1:9001/' /etc/supervisor/supervisord.conf")},
@@ -181,6 +191,19 @@ su postgres -c 'exec /usr/lib/postgresql/17/bin/postgres -D /var/lib/postgresql/
 until pg_isready -q; do sleep 0.1; done
 exec 3<>/tmp/in
 psql -h 127.0.0.1 -U postgres -At <&3 >/tmp/out`
+
+const mariadb = `mkdir -p /run/mysqld; chown mysql /run/mysqld; exec mariadbd --user=mysql`
+
+// count is a command of bash that gives a table so many rows, and prints how many it has.
+func count(rows int) string {
+	return fmt.Sprintf("mariadb -Ne 'create database if not exists d; create table if not exists d.t (a int primary key) engine=innodb; replace into d.t values (%d); select count(*) from d.t'", rows)
+}
+
+const puma = `cd /tmp; echo 'run ->(e) { $n = ($n || 0) + 1; [200, {}, ["#{$n}\n"]] }' >config.ru; exec puma -w 2 -b tcp://127.0.0.1:8000 config.ru`
+
+func php(flags string) string {
+	return "cd /tmp; echo '<?php echo 3 + 4, \"\\n\";' >index.php; exec php " + flags + "-S 127.0.0.1:8000"
+}
 
 const gunicorn = `cat >/tmp/counter.py <<'END'
 n = 0
