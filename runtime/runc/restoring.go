@@ -151,7 +151,7 @@ func (r *Restoring) alone() int {
 		return 0
 	}
 	// A look at all processes of the host takes 2 ms and more, and CRIU lives in nearly every one.
-	if s, err := stat(r.criu.pid); err == nil && s.started == r.criu.started && !s.ended() {
+	if s, err := stat(r.criu.pid); err == nil && s.started == r.criu.started && !s.ended() && command(r.criu.pid) == "criu" {
 		return 0
 	}
 	// The container's first process is runc's child, too, and is called criu for a while: CRIU is the elder. runc waits for it when it hears no more of it.
