@@ -19,8 +19,8 @@ const mergeable = 1 << unix.MADV_MERGEABLE
 // KSM. CRIU saves it as advice for each mapping, as if it were the process's. A process advises on memory that it knows to have equal pages, and not for its stack: what a process without advice for the
 // stack has stays. Source: CRIU 4.2, criu/pie/restorer.c, __export_restore_task.
 //
-// A private mapping that is larger than memory and swap of this host, which programs such as Chromium and MariaDB reserve without access (PROT_NONE), counts for nothing (MAP_NORESERVE). CRIU maps it writable at
-// first, and the kernel refuses that else, unless it always overcommits. Sources: CRIU 4.2, criu/mem.c, premap_private_vma; Linux, mm/util.c, __vm_enough_memory.
+// A private mapping that is larger than memory and swap of this host, as programs such as Chromium and MariaDB reserve without access (PROT_NONE), counts for nothing (MAP_NORESERVE): CRIU maps it writable at
+// first, and the kernel would refuse that unless it always overcommits. Sources: CRIU 4.2, criu/mem.c, premap_private_vma; Linux, mm/util.c, __vm_enough_memory.
 func AdaptMemory(dir string, share bool) error {
 	most, err := hostMemory()
 	if err != nil {

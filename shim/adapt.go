@@ -12,8 +12,8 @@ import (
 	"github.com/cryo-project/cryo/runtime/guard"
 )
 
-// adaptMemory has the processes of a container that is to be restored share equal memory with other restored containers, if the configuration wants that, and else has them share none, whatever the snapshot's did.
-// Without the kernel's help the container is restored all the same.
+// adaptMemory prepares the memory of a container that is to be restored for this host ([criu.AdaptMemory]). Its processes share equal memory with other restored containers if the configuration wants that, and else
+// share none, whatever the snapshot's did. Without the kernel's help the container is restored all the same.
 func (s *service) adaptMemory(ctx context.Context, c *container) error {
 	share := s.config.Restore.ShareMemory
 	if share {
