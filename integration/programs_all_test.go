@@ -194,9 +194,9 @@ psql -h 127.0.0.1 -U postgres -At <&3 >/tmp/out`
 
 const mariadb = `mkdir -p /run/mysqld; chown mysql /run/mysqld; exec mariadbd --user=mysql`
 
-// count is a command of bash that gives a table so many rows, and prints how many it has.
-func count(rows int) string {
-	return fmt.Sprintf("mariadb -Ne 'create database if not exists d; create table if not exists d.t (a int primary key) engine=innodb; replace into d.t values (%d); select count(*) from d.t'", rows)
+// count returns a command of bash that inserts a row into a table of MariaDB and prints the number of its rows. The rows are numbered from 1.
+func count(row int) string {
+	return fmt.Sprintf("mariadb -Ne 'create database if not exists d; create table if not exists d.t (a int primary key) engine=innodb; replace into d.t values (%d); select count(*) from d.t'", row)
 }
 
 const puma = `cd /tmp; echo 'run ->(e) { $n = ($n || 0) + 1; [200, {}, ["#{$n}\n"]] }' >config.ru; exec puma -w 1 -b tcp://127.0.0.1:8000 config.ru`

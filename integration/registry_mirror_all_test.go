@@ -52,7 +52,7 @@ func TestMirrorBase(t *testing.T) {
 	}
 }
 
-// TestMirrorStalls restores by a mirror that stops in the middle of a running container's memory, and keeps its connections open.
+// TestMirrorStalls restores a container from a mirror. While the container runs, the mirror stops sending in the middle of its memory, and keeps the connections open.
 func TestMirrorStalls(t *testing.T) {
 	_, b := pair(t)
 	f := freeze(t, []string{"count", "--memory", "16"}, "--push", "--plain-http", "--segment-size", "4MiB")

@@ -7,31 +7,19 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/save"
 	"github.com/cryo-project/cryo/shim/worker"
 )
 
-// startPercent has the heap grow to 16 MiB before it is collected for the first time, which most commands never reach. A collection at 4 MiB, which all
-// reach before they have begun, was a tenth of what a command computes until it ends.
-const startPercent = 400
-
-// collectLater keeps the garbage collector away until the heap has 16 MiB.
-func collectLater() {
-	percent := debug.SetGCPercent(startPercent)
-	type collected struct{ _ *int }
-	runtime.AddCleanup(&collected{}, func(percent int) { debug.SetGCPercent(percent) }, percent)
-}
-
 func main() {
-	collectLater()
+	host.CollectLater()
 	if len(os.Args) == 2 {
 		serve(os.Args[1])
 	}

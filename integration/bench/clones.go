@@ -93,7 +93,7 @@ func (b *bench) atOnce(ctx context.Context, n int, next func() (*attempt, error)
 		}
 	}
 	var work sync.WaitGroup
-	b.peaks.off.Store(true) // with so many processes, to look takes a tenth of two processors
+	b.peaks.off.Store(true) // with so many processes, watching their memory takes a tenth of two processors
 	began := time.Now()
 	for i, a := range all {
 		work.Go(func() { firsts[i], failures[i] = b.first(ctx, a, began, nil) })

@@ -19,7 +19,7 @@ type peaks struct {
 	hosts []*lab.Host
 	end   chan struct{}
 	done  chan struct{}
-	off   atomic.Bool // it does not look
+	off   atomic.Bool // while it is set, the goroutine of watch does not call look
 
 	mu    sync.Mutex
 	bytes map[string]int64 // guarded by mu; VmHWM, by what the process is

@@ -50,7 +50,7 @@ func (b *bench) newPodman(ctx context.Context) (*podman, error) {
 	return p, nil
 }
 
-// run runs a command of podman, with the CRIU and the runc that cryo and ctr have here.
+// run runs a command of podman. podman uses the same CRIU and runc as cryo and ctr in this benchmark.
 func (p *podman) run(ctx context.Context, args ...string) lab.Result {
 	return p.a.Run(ctx, append([]string{"env", "-u", "DOCKER_CONFIG", "podman", "--root", filepath.Join(p.dir, "root"), "--runroot", filepath.Join(p.dir, "run"), "--tmpdir", filepath.Join(p.dir, "tmp"),
 		"--runtime", p.lab.Tool("runc"), "--cgroup-manager", "cgroupfs", "--events-backend", "none"}, args...)...)

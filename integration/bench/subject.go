@@ -151,7 +151,7 @@ func (p *process) await(ctx context.Context, since time.Time) (time.Duration, er
 		case ctx.Err() != nil:
 			return took, fmt.Errorf("no answer: %w (%w)", err, context.Cause(ctx))
 		}
-		time.Sleep(max(time.Millisecond, took/100)) // several that are asked take processor time from what is measured
+		time.Sleep(max(time.Millisecond, took/100)) // each question takes processor time from what is measured
 	}
 }
 

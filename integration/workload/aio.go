@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of asynchronous I/O by the kernel, as databases use it by libaio. Source: io_submit(2), linux/aio_abi.h.
+// Sizes and offsets, in bytes, of a request to the kernel for asynchronous I/O. Databases make such requests by libaio. Source: io_submit(2), linux/aio_abi.h.
 const (
-	aioEvents    = 16
-	aioContext   = 0 // in the memory of holdAIO: the context, the request, the event, the list of requests, and the bytes read
+	aioEvents    = 16 // the most events in the ring
+	aioContext   = 0  // this and the next four are offsets in the memory of holdAIO
 	aioRequest   = 64
 	aioEvent     = 128
 	aioList      = 192
@@ -20,7 +20,7 @@ const (
 	aioBytesRead = 16
 )
 
-// holdAIO holds a context of asynchronous I/O whose ring has an event that is not taken yet. To use it is to take that, and to have another read made.
+// holdAIO makes a context of asynchronous I/O and requests a read. Each use takes the event of the last read from the ring, compares the bytes, and requests another read.
 func holdAIO() (checked, error) {
 	f, err := os.Create("/srv/aio")
 	if err != nil {

@@ -2,7 +2,7 @@ package criu
 
 import (
 	"fmt"
-	"path/filepath"
+	"slices"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/vma"
@@ -15,54 +15,31 @@ const mergeable = 1 << unix.MADV_MERGEABLE
 
 // AdaptMemory changes what the images in dir say of processes' memory to what suits this host.
 //
-// Unless share, processes that shared memory with others where they were saved do not here: that is this host's choice (restore.share-memory), and CRIU fails on a kernel without
-// KSM. CRIU saves it as advice for each mapping, as if it were the process's. A process advises on memory that it knows to have equal pages, and not for its stack: what a process without advice for the
-// stack has stays. Source: CRIU 4.2, criu/pie/restorer.c, __export_restore_task.
+// Unless share, a process that shared all its memory with others where it was saved shares none here: this host's configuration decides (restore.share-memory), and CRIU fails on a kernel without KSM. CRIU saves
+// such sharing as advice for each mapping, as if the process had given it. A process gives advice for memory that it knows to have equal pages, and never for its stack: advice stays if the stack has none.
+// Source: CRIU 4.2, criu/pie/restorer.c, __export_restore_task.
 //
-// A private mapping that is larger than memory and swap of this host, as programs such as Chromium and MariaDB reserve without access (PROT_NONE), counts for nothing (MAP_NORESERVE): CRIU maps it writable at
-// first, and the kernel would refuse that unless it always overcommits. Sources: CRIU 4.2, criu/mem.c, premap_private_vma; Linux, mm/util.c, __vm_enough_memory.
+// A private mapping that is larger than memory and swap of this host, as programs such as Chromium and MariaDB reserve without access (PROT_NONE), gets MAP_NORESERVE. CRIU first maps it writable, and the kernel
+// would refuse that unless it always overcommits. Sources: CRIU 4.2, criu/mem.c, premap_private_vma; Linux, mm/util.c, __vm_enough_memory.
 func AdaptMemory(dir string, share bool) error {
 	most, err := hostMemory()
 	if err != nil {
 		return err
 	}
-	files, err := filepath.Glob(filepath.Join(dir, "mm-*.img"))
-	if err != nil {
-		return fmt.Errorf("find the images of processes' memory: %w", err)
-	}
-	for _, file := range files {
-		shares, reserves := false, false
-		if err := eachRecord(dir, filepath.Base(file), func(data []byte) error {
-			var m mm.MmEntry
-			err := proto.Unmarshal(data, &m)
-			shares = shares || !share && sharesAll(&m)
+	return changeRecords(dir, "mm-*.img", func(all []*mm.MmEntry) error {
+		forget := !share && slices.ContainsFunc(all, sharesAll)
+		for _, m := range all {
 			for _, v := range m.GetVmas() {
-				reserves = reserves || overReserved(v, most)
-			}
-			return err
-		}); err != nil {
-			return err
-		}
-		if !shares && !reserves {
-			continue
-		}
-		if err := changeImage(file, func(all []*mm.MmEntry) error {
-			for _, m := range all {
-				for _, v := range m.GetVmas() {
-					if shares && v.GetMadv()&mergeable != 0 {
-						v.Madv = proto.Uint64(v.GetMadv() &^ mergeable)
-					}
-					if overReserved(v, most) {
-						v.Flags = proto.Uint32(v.GetFlags() | unix.MAP_NORESERVE)
-					}
+				if forget && v.GetMadv()&mergeable != 0 {
+					v.Madv = proto.Uint64(v.GetMadv() &^ mergeable)
+				}
+				if overReserved(v, most) {
+					v.Flags = proto.Uint32(v.GetFlags() | unix.MAP_NORESERVE)
 				}
 			}
-			return nil
-		}); err != nil {
-			return fmt.Errorf("change %s: %w", filepath.Base(file), err)
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // sharesAll reports whether a process shared all memory that it could, its stack included.

@@ -37,7 +37,7 @@ func TestAdaptSharing(t *testing.T) {
 	}
 }
 
-// TestAdaptReserved: of what a process has mapped, only what is private, larger than this host's memory and swap, and counts as reserved does not count any more.
+// TestAdaptReserved checks that MAP_NORESERVE is added to a private mapping that is larger than the memory and swap of this host, and that no other mapping changes.
 func TestAdaptReserved(t *testing.T) {
 	most, err := hostMemory()
 	if err != nil {

@@ -1,6 +1,7 @@
 package criu
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -103,8 +104,9 @@ func changeImage[T any, P message[T]](file string, change func(all []P) error) e
 	if err := change(all); err != nil {
 		return err
 	}
-	if image, err = encodeImage(image, all); err != nil {
+	changed, err := encodeImage(image, all)
+	if err != nil || bytes.Equal(changed, image) {
 		return err
 	}
-	return os.WriteFile(file, image, 0o600)
+	return os.WriteFile(file, changed, 0o600)
 }

@@ -16,8 +16,7 @@ type process struct {
 	// descriptors are its open files. They may have been closed since.
 	descriptors []openDescriptor
 	mappings    []mapping // of files, and shared with them
-	largest     uint64    // size of its largest private mapping
-	sharedCode  bool      // see sharedCode
+	maps        string    // the text of /proc/PID/maps
 }
 
 // openDescriptor is an open file.
@@ -46,7 +45,7 @@ func name(pid int) string {
 func read(pid int) process {
 	p := process{pid: pid, descriptors: descriptors(pid)}
 	if maps, err := os.ReadFile(dir(pid, "maps")); err == nil {
-		p.mappings, p.largest, p.sharedCode = parseMaps(string(maps)), largestPrivate(string(maps)), sharedCode(string(maps))
+		p.maps, p.mappings = string(maps), parseMaps(string(maps))
 	}
 	return p
 }

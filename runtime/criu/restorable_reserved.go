@@ -26,7 +26,7 @@ func (p process) reservedWhere(mode string) *failure.Error {
 		return nil
 	}
 	most, err := hostMemory()
-	if err != nil || p.largest <= most { // smaps takes long to read
+	if err != nil || largestPrivate(p.maps) <= most { // smaps takes long to read
 		return nil
 	}
 	f, err := os.Open(dir(p.pid, "smaps"))

@@ -169,7 +169,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestAIORing has the ring of a context of asynchronous I/O, which the kernel maps from a file system of its own.
+// TestAIORing checks that a container may have the ring of io_setup. The kernel maps it from a file system that is mounted in no container.
 func TestAIORing(t *testing.T) {
 	var context uintptr
 	if _, _, errno := unix.Syscall(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&context)), 0); errno != 0 {

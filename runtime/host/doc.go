@@ -7,4 +7,6 @@
 //
 // All that is compared stands in one table of rules, see [FitRules]; a mismatch is fatal or a warning. A fatal one can be
 // overridden by the rule's name, by a user who knows better.
+//
+// [CollectLater] is for the start of the programs of cryo on a host.
 package host

@@ -14,7 +14,7 @@ int image_managed(const void *code)
 	return strchr(" \t\r\n/.", *(const char *)code) && strstr(code, ".attribute(.managed)"); // else it is no text
 }
 
-// source returns what kind of input for a linker some code is, and where that begins, and its bytes.
+// source returns the type of input for the linker (CUjitInputType) that code is, and sets where the input begins and how many bytes it has.
 static int source(const void *code, const void **at, size_t *bytes)
 {
 	if (image_fat(code, at, bytes))

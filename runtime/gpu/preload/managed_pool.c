@@ -200,7 +200,7 @@ CUresult hook_cuMemPoolGetAttribute(void *handle, int attribute, void *value)
 	return r;
 }
 
-// A program can set the most that was in use to 0 alone, which sets it to what is in use. The library keeps the other attributes, and heeds none: it does not keep memory that is free.
+// A program can set the two marks of the most memory in use (…_HIGH) only to 0, which sets them to the present use. The library stores the other attributes and does nothing by them, since it keeps no free memory.
 CUresult hook_cuMemPoolSetAttribute(void *handle, int attribute, void *value)
 {
 	CUresult r = value ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
